@@ -74,6 +74,8 @@ class NStepReplay(eqrl.AbstractReplay[eqrl.ReplayState[Any]]):
             jax.tree.map(lambda x: x[:, 0], run),
             reward=returns,
             next_observation=end.next_observation,
+            next_critic_observation=end.next_critic_observation,
+            next_state_descriptor=end.next_state_descriptor,
             terminated=end.terminated,
             truncated=end.truncated,
         )

@@ -7,7 +7,7 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_factory, hyperparameter, static_integer
+from .._pytree.fields import hyperparameter, static_integer
 from .._pytree.tree import gradient_step, incremental_update, init_optimizer, tree_copy
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import Box, EnvSpec, Transition
@@ -33,7 +33,7 @@ from .actor_critic import (
     reachable,
 )
 from .base import AbstractMarkovAgent
-from .networks import DENSITY, make_network
+from .networks import DENSITY, features, make_network
 
 
 class CSFState(eqx.Module):
@@ -132,13 +132,16 @@ class CSF(AbstractMarkovAgent[CSFState]):
                 f"{self.num_dimensions}), eqrl.SphereSkills({self.num_dimensions}))`."
             )
         actor_key, critic_key, phi_key = jr.split(key, 3)
-        sizes = (state_size, self.num_dimensions)
-        check_factory("make_phi", self.make_phi, *sizes, key=phi_key)
-        phi = self.make_phi(*sizes, key=phi_key)
-        sizes = (spec.observation_size + spec.action_size, self.num_dimensions)
-        check_factory("make_critic", self.make_critic, *sizes, key=critic_key)
-        critics = eqx.filter_vmap(lambda key: self.make_critic(*sizes, key=key))(
-            jr.split(critic_key, self.num_critics)
+        kind = features(state_size, self.num_dimensions)
+        phi = make_network(kind, "make_phi", self.make_phi, spec, key=phi_key)
+        kind = features(spec.observation_size + spec.action_size, self.num_dimensions)
+        critics = make_network(
+            kind,
+            "make_critic",
+            self.make_critic,
+            spec,
+            number=self.num_critics,
+            key=critic_key,
         )
         actor = make_network(
             DENSITY, "make_actor", self.make_actor, spec, key=actor_key

@@ -235,6 +235,21 @@ ACTION_VALUES = Kind(
 )
 
 
+def features(size: int, num_features: int) -> Kind:
+    """The kind of networks that map a vector of this size to `num_features`."""
+
+    def check(name: str, network: AnyNetwork, spec: EnvSpec) -> None:
+        del spec
+        value = _output(
+            name, network, jax.ShapeDtypeStruct((size,), jnp.result_type(float))
+        )
+        given = f"The network of `{name}` gives {described(value)} for one vector"
+        must = f"give features of shape {(num_features,)}"
+        _check_shape(value, (num_features,), given, must)
+
+    return Kind(lambda spec: (size, num_features), check, takes=("vector",))
+
+
 def critic(*, trajectory_size: int | None = None) -> Kind:
     """The kind of critics that map an observation and an action to a scalar.
 

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, PRNGKeyArray, PyTree
 
 from .._agents.base import AnyAgent
+from .._agents.csf import CSF
 from .._disk.learn import check_replay, enlarge_past, learn_skills
 from .._disk.library import (
     Skills,
@@ -33,6 +34,7 @@ from .._interaction.evaluate_skills import (
 from .._population.pbt import PBT
 from .._population.solution import PopulationSolution, member, scores_of, winner_of
 from .._population.train import train_population
+from .._pytree.tree import parts
 from .._reporting.progress import (
     PopulationProgressBar,
     ProgressBar,
@@ -258,6 +260,11 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
 
     def check(self) -> None:
         size = self.run.schedule.size
+        if parts(self.agent, CSF):
+            raise ValueError(
+                "`csf` learns skills without a reward, so that returns cannot rank the "
+                "members; train them by `eqrl.train_population` with a `score`."
+            )
         self.trainer.check_num_steps(self.run.schedule.steps_per_generation)
         check_mesh(self.mesh, size)
         eqx.filter_eval_shape(self.pbt.init, self.agent, size, key=jr.key(0))

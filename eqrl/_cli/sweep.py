@@ -15,10 +15,11 @@ import jax
 import jax.random as jr
 import numpy as np
 
+from .._agents.csf import CSF
 from .._population.prior import make_settings, name_of_option
 from .._population.train import check_scalar
 from .._pytree.fields import check_integer
-from .._pytree.tree import take_element
+from .._pytree.tree import parts, take_element
 from .._reporting.learning_curve import draw_learning_curves
 from .._reporting.statistics import Center
 from .._reporting.sweep import SweepSolution, draw_sweep
@@ -147,7 +148,7 @@ def _make_search(
         raise ValueError(
             "`--prior` says what to draw; say how often by `--random DRAWS`."
         )
-    if run.skills is not None:
+    if run.skills is not None or parts(run.make_agent(), CSF):
         raise ValueError(
             "`eqrl sweep` compares returns, which skills are not learned from; compare "
             "them by `eqrl.sweep` with a `score`, such as `eqrl.diversity_return`."

@@ -32,7 +32,8 @@ _OWN_FILES = re.compile(
     | (metrics | settings)\.csv | trained/\d+_\d+_\d+\.json
     | (learning_curves? | hyperparameters | family_tree | sweep)\.png
     | skills(_of_seed_\d+)?\.png
-    | episode_of_(setting_\d+_)?(seed|member|skill)_\d+(_skill_\d+)?\.(png|gif|html)
+    | episode_of_(setting_\d+_)?(seed|member|skill)_\d+(_skill(_[-+.e\d]+)+)?
+      \.(png|gif|html)
     ) (\.partial)?
     | library/(metrics\.npz | sizes_\d+\.json)(\.partial)?
     | ( policy/((seed|member)_\d+ | \d+_\d+_\d+) | unfinished/\d+_\d+_\d+

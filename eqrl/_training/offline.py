@@ -1,5 +1,6 @@
 """Training from a data set alone: checks of the data, and replays that hold it."""
 
+import dataclasses
 from collections.abc import Iterator
 
 import equinox as eqx
@@ -51,7 +52,8 @@ def train_offline(
 
     **Arguments:**
 
-    - `agent`: any agent that learns from a replay.
+    - `agent`: any agent that learns from a replay, but with `SMERL`, whose rewards take
+        the returns of whole episodes.
     - `transitions`: the data, with one leading axis, such as those that
         `eqrl.transitions_from_arrays` makes. For an agent that learns from several
         steps in a row, the steps of an episode must follow each other. Extras are
@@ -291,7 +293,8 @@ def fill_replay(
     **Returns:**
 
     The state of the replay, and the counts to draw from it with, in which all rows
-    count as kept.
+    count as kept. The last row of each environment ends an episode, as truncated unless
+    it is terminated.
 
     Raises a `ValueError` for an `eqrl.LatestRows`, whose batches are the steps of one
     iteration.
@@ -309,6 +312,10 @@ def fill_replay(
         )
     if len(axes) == 1:
         transitions = jax.tree.map(lambda x: x[None], transitions)
+    # What an environment adds after them begins another episode.
+    transitions = jax.tree.map(jnp.asarray, transitions)
+    truncated = transitions.truncated.at[:, -1:].set(~transitions.terminated[:, -1:])
+    transitions = dataclasses.replace(transitions, truncated=truncated)
     return _fill(replay, transitions), _counts(axes[-1])
 
 

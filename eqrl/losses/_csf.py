@@ -85,6 +85,7 @@ def csf_critic_loss(
     The squared error, averaged over rows and features and summed over critics.
     """
     predicted = _successor_features(critics, observation, action)
+    check_same_shape(features_of_each_critic=predicted[0], target=target)
     return jnp.sum(jnp.mean((predicted - target[None]) ** 2, axis=(1, 2)))
 
 

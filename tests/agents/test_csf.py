@@ -151,6 +151,18 @@ def test_an_observation_without_room_for_a_skill_is_refused(getkey: GetKey) -> N
         eqrl.CSF(3).init(eqrl.EnvSpec(3, 1), key=getkey())
 
 
+def test_networks_that_do_not_fit_are_refused(getkey: GetKey) -> None:
+    narrow = lambda size, number, *, key: eqrl.nn.Features()(size, number - 1, key=key)
+    for name, make, words in (
+        ("make_critic", narrow, r"shape \(1,\) .* features of shape \(2,\)"),
+        ("make_phi", narrow, r"shape \(1,\) .* features of shape \(2,\)"),
+        ("make_critic", eqrl.nn.Critic(), "cannot be called as"),
+    ):
+        given: Any = {name: make}
+        with pytest.raises(ValueError, match=f"`{name}.*{words}"):
+            eqrl.CSF(2, **given).init(eqrl.EnvSpec(5, 1), key=getkey())
+
+
 def test_a_skill_that_is_no_direction_is_refused(getkey: GetKey) -> None:
     spec, circle = eqrl.EnvSpec(3, 1), eqrl.SphereSkills(2)
     for skills in (eqrl.SphereSkills(3), eqrl.OneHotSkills(2)):

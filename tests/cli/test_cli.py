@@ -490,6 +490,8 @@ _WRONG = [
     (["train", "sack"], "There is no agent `sack`; did you mean `sac`?"),
     (["train", "diayn", "--agent", "a2c"], "`agent='a2c'` must be one of 'csf', 'd"),
     (["train", "diayn", "--num-skills", "1"], "`num_skills=1` must be"),
+    (["pbt", "csf"], "so that returns cannot rank"),
+    (["sweep", "csf", "--grid", "phi_lr", "1", "2"], "skills are not learned from"),
     ([*_TRAIN, "--log-every", "0"], "`log_every=0` must be an integer, at least 1"),
     ([*_TRAIN, "--evaluate-every", "0"], "`evaluate_every=0` must be an integer"),
     ([*_TRAIN, "--warmup-steps", "99"], "`warmup_steps=99` is more than"),

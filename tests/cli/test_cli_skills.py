@@ -18,6 +18,7 @@ from eqrl._cli import main
 from eqrl._cli.commands import Train, parse
 from eqrl._cli.jobs import print_skills
 from eqrl._run.config import read_config, write_config
+from eqrl._run.files import _OWN_FILES
 from eqrl._run.write import write_skills
 
 
@@ -237,6 +238,8 @@ def test_evaluate_plays_such_a_run_and_render_shows_one_skill(
     path = trained / "episode_of_seed_0_skill_1.png"
     assert path.is_file()
     path.unlink()
+    # Skills may be vectors, whose pictures are a run's own, too.
+    assert _OWN_FILES.fullmatch("episode_of_seed_0_skill_-1.0_1e-05.png")
 
 
 def test_a_skill_that_a_run_does_not_have_is_an_error(

@@ -146,6 +146,8 @@ def test_a_replay_holds_the_last_rows_that_it_has_room_for() -> None:
     state, counts = eqrl.fill_replay(eqrl.ReplayBuffer(6, 4), both)
     # A ring, in which the fourth row is written over the first.
     np.testing.assert_array_equal(state.data.reward, [[4, 5, 3], [2, 1, 3]])
+    # No sequence reaches from the last row into what an environment adds.
+    assert np.all(state.data.terminated[:, 1] ^ state.data.truncated[:, 1])
     assert (int(counts.rows_kept), int(counts.rows_written)) == (5, 0)
     with pytest.raises(ValueError, match=r"axes \(1, 2, 5\)"):
         eqrl.fill_replay(eqrl.ReplayBuffer(6, 4), jax.tree.map(lambda x: x[None], both))

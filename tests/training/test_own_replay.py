@@ -234,6 +234,11 @@ def test_the_example_of_several_steps_sums_rewards_to_the_end(getkey: GetKey) ->
         terminated=terminated,
         truncated=truncated,
     )
+    transitions = dataclasses.replace(
+        transitions,
+        critic_observation=10 * transitions.observation,
+        next_critic_observation=10 * transitions.next_observation,
+    )
     both = jax.tree.map(lambda x: np.stack([x, x]), transitions)
     both = eqx.tree_at(
         lambda x: x.reward, both, both.reward * np.array([[1], [10]], "f")
@@ -266,6 +271,7 @@ def test_the_example_of_several_steps_sums_rewards_to_the_end(getkey: GetKey) ->
         total, reached, terminates, truncates = expected[int(start)]
         factor.add(round(float(batch.reward[index] / total), 4))
         assert batch.next_observation[index, 0] == reached
+        assert batch.next_critic_observation[index, 0] == 10 * reached
         assert batch.terminated[index] == terminates
         assert batch.truncated[index] == truncates
         assert batch.action[index, 0] == np.float32(start / 10)
