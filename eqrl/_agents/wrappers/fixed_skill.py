@@ -274,8 +274,9 @@ def seek_goal(
 
     The agent without intrinsic reward, and its state. Other wrappers stay around it.
 
-    Raises a `ValueError` if `goal` is not a vector, or if the agent has no `METRA`, or
-    one that sees a state descriptor, which agents do not observe.
+    Raises a `ValueError` if `goal` is not a vector of the size of an observation, or if
+    the agent has no `METRA`, or one that sees a state descriptor, which agents do not
+    observe.
     """
     goal = jnp.asarray(goal)
     if goal.dtype not in (jnp.uint8, jnp.bool_):
@@ -305,7 +306,7 @@ def _seek(agent: AnyAgent, state: PyTree, goal: Array) -> tuple[AnyAgent, PyTree
                 "observes, so it cannot tell the way; let it be 'observation' or a "
                 "function of one, and have the environment observe the position."
             )
-        point = _point_of(reward, reward_state, as_floats(jnp.asarray(goal)))
+        point = _point_of(reward, reward_state, as_floats(goal))
         seeking = GoalSkill(inner.agent, reward, reward_state, point)
         return seeking, inner.inner_state(agent.inner_state(state))
     if isinstance(agent, AbstractViewWrapper) and not isinstance(agent, Intrinsic):

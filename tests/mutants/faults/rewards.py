@@ -423,7 +423,7 @@ FAULTS = (
     Fault(
         "rewards:a-goal-is-no-image",
         "eqrl/_agents/wrappers/fixed_skill.py",
-        "as_floats(jnp.asarray(goal))",
+        "as_floats(goal)",
         "jnp.asarray(goal, float)",
         ("tests/agents/test_seek_goal.py -k representation",),
     ),
