@@ -25,7 +25,7 @@ class Processor(NamedTuple):
     """Speeds of a kind of processor.
 
     - `turns`: whether a product whose left factor is transposed in memory takes longer
-        than transposing it first.
+        than transposing it first. If its result is narrow, it does everywhere.
     - `has_bfloat16`: whether there are instructions for products of bfloat16.
     """
 
@@ -34,7 +34,7 @@ class Processor(NamedTuple):
 
 
 # By the best instruction set; without any of these, as on processors with AVX2, both
-# are false. `benchmarks/products.py` measures them, so far on the first two.
+# are false. `benchmarks/products.py` measures them; on the last not yet.
 _PROCESSORS = {
     "amx_bf16": Processor(turns=True, has_bfloat16=True),
     "avx512_bf16": Processor(turns=True, has_bfloat16=True),
@@ -70,10 +70,11 @@ def product(
 
     On a CPU it is computed differently, as are its derivatives of any order. XLA's
     products are fast only if the left factor is stored row by row. The gradient of a
-    weight, `x.T @ cotangent`, is the one product of a layer where it is not, and on
-    processors with AVX512 that can cost time: with AMX, in bfloat16, layers of 1,024
-    took 2.4 times as long. So there the smaller factor is transposed first, in a way
-    that the compiler does not undo.
+    weight, `x.T @ cotangent`, is the one product of a layer where it is not, and that
+    can cost time: with AMX, in bfloat16, layers of 1,024 took 2.4 times as long, and
+    with AVX2 one with 2 outputs 6 times. So on processors with AVX512, and for layers
+    with few outputs on all, the smaller factor is transposed first, in a way that the
+    compiler does not undo.
 
     With `precision="bfloat16"` both factors are rounded to bfloat16, and the sums are
     computed in float32. If a CPU has no instructions for that, and for small products,
@@ -141,7 +142,8 @@ def _on_cpu(
     # Whether the summed axes are not stored where a product reads them fastest.
     x_is_turned = of_x.endswith(tuple(x_free)) and bool(summed)
     y_is_turned = of_y.endswith(tuple(summed)) and bool(y_free)
-    if not halves and not (x_is_turned and processor().turns):
+    is_narrow = 1 < columns <= min(NARROW, rows // 4)
+    if not halves and not (x_is_turned and (processor().turns or is_narrow)):
         return plain_product(x, y, axes=axes, precision=precision)
 
     def matrix(z: Array, letters: str, first: list[str], second: list[str]) -> Array:

@@ -242,6 +242,21 @@ def test_transpositions_are_programs_of_their_own_on_several_devices() -> None:
         assert ("stablehlo.case" in text) == (size > 1 and processor().turns)
 
 
+@pytest.mark.parametrize("outputs", [1, 2, 64, 65])
+def test_gradients_of_few_outputs_are_turned_on_every_processor(
+    outputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_product, "processor", lambda: PROCESSORS[0])
+    x, weight = jnp.ones((128, 300)), jnp.ones((300, outputs))
+
+    def loss(weight: Array) -> Array:
+        return jnp.sum(jax.vmap(product, (0, None))(x, weight) ** 2)
+
+    text = jax.jit(jax.grad(loss)).lower(weight).as_text()
+    is_turned = "contracting_dims = [0] x [0]" not in text
+    assert is_turned == (outputs in {2, 64})
+
+
 def test_wide_layers_alone_are_of_bfloat16(getkey: GetKey) -> None:
     policy = Gaussian((128, 32, 64), precision="bfloat16")(100, 3, key=getkey())
     layers = eqx.filter(policy, lambda x: isinstance(x, Linear), is_leaf=_is_layer)
