@@ -663,3 +663,13 @@ class Directions(AbstractEnv[Any]):
 
     def state_descriptor(self, state: Any) -> Float[Array, " descriptor"] | None:
         return self.point.state_descriptor(state)
+
+
+def check_types_of_states(env: AbstractEnv[Any]) -> None:
+    """Checks that reset and step give states of the same strong types."""
+    state, _ = eqx.filter_eval_shape(env.reset, key=jr.key(0))
+    action = jnp.zeros(env.spec.action_size)
+    after, _ = eqx.filter_eval_shape(env.step, state, action, key=jr.key(0))
+    types = lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type)
+    assert jax.tree.map(types, state) == jax.tree.map(types, after)
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))

@@ -11,6 +11,7 @@ from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from .._agents.base import AnyAgent
 from .._agents.wrappers.fixed_skill import fix_skill
+from .._agents.wrappers.skills import prior_of
 from .._interaction.evaluate import evaluate
 from .._interaction.export import export_policy
 from .._reporting.episodes import render, render_suffix
@@ -20,6 +21,7 @@ from .._reporting.statistics import bootstrap_interval, center_of
 from .._run.config import SkillSchedule, read_config, read_title
 from .._run.files import finite
 from .._run.load import best_policy, count_policies, load_run, read_summary
+from .._run.rewards import skill_of
 from .._run.write import read_metrics
 from .._storage.files import atomic_write
 from .._training.rows import History
@@ -270,9 +272,7 @@ def chosen_policy(command: Render | Export) -> Chosen:
         if not isinstance(index, int):
             raise ValueError(f"`skill={index}` must be the number of a skill, from 0.")
     elif command.skill is not None:
-        if run.skills is None:
-            raise ValueError(f"`skill={command.skill}` is for runs with skills.")
-        skill = run.skills.skill_of(command.skill)
+        skill = skill_of(prior_of(run.make_agent()), command.skill)
     agent, state, env = load_run(
         command.folder, index, agent_type=agent_type, make_env=make_env
     )

@@ -84,21 +84,23 @@ class SkillOptions:
         make, default = _SKILLS[self.skills]
         return make(default if self.num_skills is None else self.num_skills)
 
-    def skill_of(self, given: int | tuple[float, ...]) -> Float[Array, " skill"]:
-        """A skill by its number, if skills are discrete, or by its elements."""
-        prior = self.make_prior()
-        if isinstance(prior, (OneHotSkills, EvenOneHotSkills)):
-            if isinstance(given, int) and 0 <= given < prior.size:
-                return jnp.eye(prior.size)[given]
-            allowed = f"0 to {prior.size - 1}"
-        else:
-            elements = (given,) if isinstance(given, int) else given
-            if len(elements) == prior.size:
-                return jnp.array(elements, float)
-            allowed = f"vectors, each given by its {prior.size} elements"
-        raise ValueError(
-            f"`skill={given}` is not among the skills of the run, which are {allowed}."
-        )
+
+def skill_of(
+    prior: AbstractSkillPrior, given: int | tuple[float, ...]
+) -> Float[Array, " skill"]:
+    """A skill by its number, if skills are discrete, or by its elements."""
+    if isinstance(prior, (OneHotSkills, EvenOneHotSkills)):
+        if isinstance(given, int) and 0 <= given < prior.size:
+            return jnp.eye(prior.size)[given]
+        allowed = f"0 to {prior.size - 1}"
+    else:
+        elements = (given,) if isinstance(given, int) else given
+        if len(elements) == prior.size:
+            return jnp.array(elements, float)
+        allowed = f"vectors, each given by its {prior.size} elements"
+    raise ValueError(
+        f"`skill={given}` is not among the skills of the run, which are {allowed}."
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,6 +19,7 @@ from eqrl._cli.commands import Train, parse
 from eqrl._cli.jobs import print_skills
 from eqrl._run.config import read_config, write_config
 from eqrl._run.files import _OWN_FILES
+from eqrl._run.rewards import skill_of
 from eqrl._run.write import write_skills
 
 
@@ -247,16 +248,15 @@ def test_a_skill_that_a_run_does_not_have_is_an_error(
 ) -> None:
     for args, skill, message in (
         (["diayn", "--num-skills", "3"], "3", "which are 0 to 2"),
-        (["diayn", "--skills", "sphere"], "0", "vectors, each given by its 2 elements"),
-        (["td3"], "0", "is for runs with skills"),
+        (["csf"], "0", "vectors, each given by its 2 elements"),
+        (["td3"], "0", "TD3 has no skills"),
     ):
         command: Any = parse(["train", *args])
         write_config(tmp_path, command.run)
         assert main(["render", str(tmp_path), "--skill", skill]) == 2
         assert message in capsys.readouterr().err
-    trained: Any = parse(["train", "diayn", "--skills", "sphere"])
     parsed: Any = parse(["render", str(tmp_path), "--skill", "-0.6", "0.8"])
-    skill = trained.run.skills.skill_of(parsed.skill)
+    skill = skill_of(eqrl.SphereSkills(2), parsed.skill)
     np.testing.assert_allclose(skill, [-0.6, 0.8], rtol=1e-6)
 
 

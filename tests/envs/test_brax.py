@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import brax.envs
-import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
@@ -14,13 +13,13 @@ import numpy as np
 import pytest
 from brax import base
 from brax.envs.fast import Fast
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 import eqrl
 from eqrl.envs import BraxEnv, Outcome, TimeLimit
 from eqrl.envs._make import descriptor_names
 
-from ..toy import GetKey
+from ..toy import GetKey, check_types_of_states
 
 
 NUM_STEPS = 40
@@ -109,16 +108,7 @@ def test_what_brax_calls_a_time_out_is_not_truncated() -> None:
 
 @both
 def test_reset_and_step_give_states_of_the_same_strong_types(name: str) -> None:
-    env = _env(name)
-    state, _ = eqx.filter_eval_shape(env.reset, key=jr.key(0))
-    action = jnp.zeros(env.spec.action_size)
-    after, _ = eqx.filter_eval_shape(env.step, state, action, key=jr.key(0))
-    assert _types(state) == _types(after)
-    assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
-
-
-def _types(tree: PyTree[Any]) -> PyTree[Any]:
-    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
+    check_types_of_states(_env(name))
 
 
 class RepeatingFast(Fast):

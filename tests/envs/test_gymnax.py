@@ -23,7 +23,7 @@ from eqrl.envs._check import check_env
 from eqrl.envs._gymnax import BINARY_IMAGES, make, names
 from eqrl.spaces import Discrete
 
-from ..toy import GetKey
+from ..toy import GetKey, check_types_of_states
 
 
 NUM_STEPS = 12
@@ -112,16 +112,7 @@ def test_outcomes_are_those_of_gymnax_for_rescaled_actions(name: str) -> None:
 
 @each
 def test_reset_and_step_give_states_of_the_same_strong_types(name: str) -> None:
-    env = _env(name)
-    state, _ = eqx.filter_eval_shape(env.reset, key=jr.key(0))
-    action = jnp.zeros(env.spec.action_size)
-    after, _ = eqx.filter_eval_shape(env.step, state, action, key=jr.key(0))
-    assert _types(state) == _types(after)
-    assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
-
-
-def _types(tree: PyTree[Any]) -> PyTree[Any]:
-    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
+    check_types_of_states(_env(name))
 
 
 @functools.cache

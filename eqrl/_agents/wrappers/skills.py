@@ -218,7 +218,7 @@ def prior_of(agent: AnyAgent) -> AbstractSkillPrior:
     skilled = parts(agent, SkillConditioned)
     if not skilled:
         raise ValueError(
-            f"{type(agent).__name__} has no skills to evaluate; put the agent inside a "
+            f"{type(agent).__name__} has no skills; put the agent inside a "
             "`SkillConditioned`, as `eqrl.diayn` does."
         )
     return skilled[0].skills
