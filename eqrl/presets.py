@@ -472,6 +472,16 @@ _ALL = (
             "-145.4 -147.4 -154.5 -147.5 -160.7 -158.5 -161.0 -152.1 -146.8 -145.2"
         ),
     ),
+    _elsewhere("gymnasium/CartPole-v1", "pqn", minutes=0.82, returns=(500.0,) * 20),
+    _elsewhere(
+        "envpool/Acrobot-v1",
+        "ppo",
+        minutes=1.37,
+        returns=_numbers(
+            "-77.1 -75.7 -76.8 -73.6 -78.1 -73.1 -75.5 -74.8 -76.8 -80.7 "
+            "-78.0 -76.0 -74.2 -76.8 -78.0 -78.1 -72.9 -74.3 -74.9 -76.8"
+        ),
+    ),
 )
 
 PRESETS: Mapping[tuple[str, str], Preset] = {
@@ -483,10 +493,12 @@ PRESETS: Mapping[tuple[str, str], Preset] = {
 PUBLISHED: Mapping[str, float] = {
     "brax/inverted_double_pendulum": 9000.0,
     "brax/inverted_pendulum": 1000.0,
+    "envpool/Acrobot-v1": -73.5,
     "envpool/CartPole-v1": 500.0,
     "envpool/LunarLander-v3": 242.1,
     "envpool/LunarLanderContinuous-v3": 270.9,
     "envpool/Pendulum-v1": -157.0,
+    "gymnasium/CartPole-v1": 500.0,
     "gymnax/Acrobot-v1": -80.0,
     "gymnax/CartPole-v1": 500.0,
     "gymnax/Catch-bsuite": 1.0,
@@ -499,9 +511,9 @@ PUBLISHED: Mapping[str, float] = {
     "gymnax/UmbrellaChain-bsuite": 1.0,
 }
 """Published returns, by environment: those of gymnax's README; the greatest possible in
-brax's pendulum and, where the README gives 0, in DeepSea; and for EnvPool's
-environments those of the zoo of Stable-Baselines3, of SAC in Pendulum and otherwise of
-PPO. The version of both LunarLanders there is 2."""
+brax's pendulum and, where the README gives 0, in DeepSea; and for the environments of
+EnvPool and Gymnasium those of the zoo of Stable-Baselines3, of SAC in Pendulum and
+otherwise of PPO. The version of both LunarLanders there is 2."""
 
 
 def best(env: str) -> Preset | None:
