@@ -156,6 +156,7 @@ def typecheck(session: nox.Session) -> None:
         session.run("mypy", "--config-file", "tests/typing/mypy.ini", folder)
     user = f"{snippets}-of-a-user"
     session.run("python", "-m", "tests.typing.copied", user)
+    Path(f"{user}/mylab").mkdir(parents=True, exist_ok=True)
     # The examples are held to the settings that are recommended to users.
     for example in Path("docs/examples").glob("*.py"):
         shutil.copy(example, f"{user}/mylab")

@@ -208,8 +208,10 @@ def run_plot(command: Plot) -> int:
     facets: dict[str, dict[str, History]] = {}
     for (label, run), (full, _) in zip(runs.items(), summaries, strict=True):
         # Titles are as in "SAC on gymnax/Pendulum-v1", unless they were given.
-        _, on, env = full.rpartition(" on ")
-        facets.setdefault(env if on else "", {})[label.removesuffix(on + env)] = run
+        _, _, env = full.rpartition(" on ")
+        is_given = env == full or " " in env
+        name = label if is_given else label.removesuffix(f" on {env}")
+        facets.setdefault("" if is_given else env, {})[name] = run
     if len(facets) == 1 or "" in facets or command.title is not None:
         facets = {title if command.title is None else command.title: runs}
     draw_facets(

@@ -158,6 +158,7 @@ def _returns(batch: _Transition) -> Float[Array, "*batch"]:
         raise ValueError(
             "`SMERL` needs the returns of whole episodes, which these transitions do "
             "not have: take an agent that learns from a replay, and give the trainer "
-            "`make_replay=functools.partial(eqrl.ReplayBuffer, episode_returns=True)`."
+            "`make_replay=functools.partial(eqrl.ReplayBuffer, episode_returns=True)`. "
+            "`eqrl.train_offline` cannot train with it."
         )
     return batch.episode_return
