@@ -265,7 +265,9 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
                 "`csf` learns skills without a reward, so that returns cannot rank the "
                 "members; train them by `eqrl.train_population` with a `score`."
             )
-        self.trainer.check_num_steps(self.run.schedule.steps_per_generation)
+        self.trainer.schedule.check_num_steps(
+            self.run.schedule.steps_per_generation, "steps_per_generation"
+        )
         check_mesh(self.mesh, size)
         eqx.filter_eval_shape(self.pbt.init, self.agent, size, key=jr.key(0))
         check_training(self.trainer, self.agent, self.env)

@@ -105,12 +105,11 @@ def run_sweep(args: Sequence[str]) -> int:
     rest = [word.removeprefix(" ") for word in rest]
     own = {"--agent": options.agent, "--env": options.env}
     if options.resume is not None:
-        others = [
-            name
-            for name, value in vars(options).items()
-            if value != parser.get_default(name)
-        ]
-        if rest or {*others} - {"resume", "agent", "env"}:
+        # Options that are not given keep what a namespace has.
+        blank = argparse.Namespace(**dict.fromkeys(vars(options)))
+        typed, _ = parser.parse_known_args(spaced, blank)
+        others = {name for name, value in vars(typed).items() if value is not None}
+        if rest or others - {"resume", "agent", "env"}:
             raise ValueError(
                 f"`--resume {options.resume}` takes all else from the folder, so that "
                 "all other options but `--agent` and `--env`, if they are your own, "

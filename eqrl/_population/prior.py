@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import operator
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -192,10 +193,12 @@ def make_settings(
     num_draws: int | None,
     *,
     key: PRNGKeyArray,
+    saved: Sequence[Mapping[str, object]] = (),
 ) -> list[Setting]:
     """All settings of a sweep, those of the first draw first.
 
-    The arguments are those of `sweep`; `key` is for the draws.
+    The arguments are those of `sweep`; `key` is for the draws. `saved` are the values
+    of the settings as drawn before, perhaps by a processor that rounds otherwise.
     """
     if (num_draws is None) != (not priors):
         raise ValueError(
@@ -244,6 +247,11 @@ def make_settings(
             name: float(str(np.asarray(prior.sample(key=each))))
             for each, (name, prior) in zip(keys, priors.items(), strict=True)
         }
+        held = saved[len(settings)] if len(settings) < len(saved) else {}
+        for name, value in draw.items():
+            before = held.get(name)
+            if isinstance(before, float) and math.isclose(value, before, rel_tol=1e-4):
+                draw[name] = before
         for point in itertools.product(*listed.values()):
             values = {**dict(zip(grid, point, strict=True)), **draw}
             by_path = {paths[name]: value for name, value in values.items()}

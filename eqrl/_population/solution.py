@@ -348,7 +348,7 @@ def best(
     `PopulationSolution` has a generation that was evaluated.
     """
     if isinstance(stack, PopulationSolution) and returns is None:
-        winner = winner_of(np.asarray(stack.scores))
+        winner = winner_of(scores_of(stack, None))
         return member((stack.agents, stack.states), winner)
     if returns is None:
         raise ValueError(

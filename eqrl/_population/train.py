@@ -219,7 +219,7 @@ def train_population(
     evaluation_env = env if evaluation_env is None else evaluation_env
     key = reusable_key(key)
     check_mesh(mesh, size)
-    trainer.check_num_steps(steps_per_generation)
+    trainer.schedule.check_num_steps(steps_per_generation, "steps_per_generation")
     trainer.schedule.check_call("steps_per_generation", steps_per_generation)
     play_if_asked(env)
     if score is None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import shutil
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._agents.base import AgentOfKind, AnyAgent
@@ -92,7 +94,7 @@ def sweep(
     trainer: Trainer,
     *,
     num_seeds: PositiveInt,
-    num_steps: int,
+    num_steps: PositiveInt,
     key: PRNGKeyArray,
     grid: Mapping[str, Iterable[object]] | None = None,
     priors: Mapping[str, AbstractPrior] | None = None,
@@ -176,9 +178,9 @@ def sweep(
 
     A `SweepSolution`, in which a seed that diverged has the score `nan`.
 
-    Raises a `ValueError` before the first step if a name, a value or the folder does
-    not fit, and `TrainingInterrupted` as `train_seeds` does; the `folder` then holds
-    all progress.
+    Raises a `ValueError` before the first step if a name, a value, the score or the
+    folder does not fit, and `TrainingInterrupted` as `train_seeds` does; the `folder`
+    then holds all progress.
     """
     key = reusable_key(key)
     check_choice("center", center, ("mean", "iqm"))
@@ -190,14 +192,22 @@ def sweep(
     own_key = jr.fold_in(key, 2**31 - 1)
     draw_key, evaluation_key, fresh_key, fresh_evaluation_key = jr.split(own_key, 4)
     single = cast(AnyAgent, agent)
-    settings = make_settings(
-        single, trainer, grid or {}, priors or {}, num_draws, key=draw_key
-    )
     num_fresh = num_fresh_seeds or num_seeds
     place = None if folder is None else Path(folder)
-    if members is None and place is not None and (place / SWEEP).exists():
-        # The default of the device that it began on.
-        members = read_json(place / SWEEP, dict, ADVICE).get("members")
+    # Draws and the default of `members` are those of the device that it began on.
+    begun = {}
+    if place is not None and (place / SWEEP).exists():
+        begun = read_json(place / SWEEP, dict, ADVICE)
+    settings = make_settings(
+        single,
+        trainer,
+        grid or {},
+        priors or {},
+        num_draws,
+        key=draw_key,
+        saved=begun.get("settings", ()),
+    )
+    members = begun.get("members") if members is None else members
     plan = _Plan(
         settings=settings,
         env=env,
@@ -376,18 +386,21 @@ class _Plan:
         ]
 
     def load_states(self, part: TrainedPart) -> PyTree:
-        agent = self.settings[part.pairs[0][0]].agent
-        like = eqx.filter_eval_shape(agent.init, self.env.spec, key=jr.key(0))
-        like = jax.tree.map(
+        like = self.shapes_of_states(part.pairs)
+        folder = cast(Path, self.folder) / POLICIES / name_of_part(part.pairs)
+        return restore_part(folder, like, None, None, advice=ADVICE)
+
+    def shapes_of_states(self, pairs: Sequence[Pair]) -> PyTree:
+        """The shapes of the states of agents, stacked."""
+        agent = self.settings[pairs[0][0]].agent
+        return jax.tree.map(
             lambda x: (
-                jax.ShapeDtypeStruct((len(part.pairs), *x.shape), x.dtype)
+                jax.ShapeDtypeStruct((len(pairs), *x.shape), x.dtype)
                 if is_array_shape(x)
                 else x
             ),
-            like,
+            eqx.filter_eval_shape(agent.init, self.env.spec, key=jr.key(0)),
         )
-        folder = cast(Path, self.folder) / POLICIES / name_of_part(part.pairs)
-        return restore_part(folder, like, None, None, advice=ADVICE)
 
     def train(
         self, pairs: Sequence[Pair], parts: Sequence[TrainedPart]
@@ -441,6 +454,14 @@ class _Plan:
             *(setting.agent for setting in chosen),
         )
         seeds = np.array([seed for _, seed in given])
+        # Errors in the evaluation and the score are raised before any step.
+        eqx.filter_eval_shape(
+            self.evaluator(default_mesh(self.members, len(given))),
+            agents,
+            self.shapes_of_states(given),
+            jnp.zeros(len(given), bool),
+            keys=self.evaluation_keys[seeds],
+        )
 
         def report(step: int, metrics: object, solution: object) -> None:
             del metrics, solution
@@ -528,21 +549,22 @@ class _Plan:
         mesh = default_mesh(self.members, len(seeds))
         keys = self.evaluation_keys[seeds]
         agents, states, failed, keys = shard((agents, states, failed, keys), mesh)
-        _, scores = evaluate_members(
-            agents,
-            states,
-            failed,
-            replicate(self.evaluation_env, mesh),
+        _, scores = self.evaluator(mesh)(agents, states, failed, keys=keys)
+        scores = to_host(checked_result(self.evaluation_env, scores), mesh)
+        return np.where(np.isfinite(scores), scores, np.nan)
+
+    def evaluator(self, mesh: Mesh | None) -> Callable[..., tuple[object, Array]]:
+        """`evaluate_members` with all but the members and their keys filled in."""
+        return functools.partial(
+            evaluate_members,
+            env=replicate(self.evaluation_env, mesh),
             key=jr.key(0),
             num_episodes=self.num_episodes,
             descriptor=None,
             score=self.score,
             members=self.members,
             mesh=mesh,
-            keys=keys,
         )
-        scores = to_host(checked_result(self.evaluation_env, scores), mesh)
-        return np.where(np.isfinite(scores), scores, np.nan)
 
     def rows(
         self, trainer: Trainer, metrics: History, number: int

@@ -169,10 +169,11 @@ def check_mesh(mesh: Mesh | None, size: int, *, name: str = "size") -> None:
             f"`{POPULATION}`, as in `jax.make_mesh((8,), ('{POPULATION}',))`."
         )
     if size % mesh.size != 0:
+        below = size // mesh.size * mesh.size
+        nearest = f"the nearest that can are {below} and" if below else "the least is"
         raise ValueError(
             f"`{name}={size}` cannot be divided among the {mesh.size} devices of "
-            f"`mesh`; the nearest that can are {size // mesh.size * mesh.size} and "
-            f"{(size // mesh.size + 1) * mesh.size}."
+            f"`mesh`; {nearest} {below + mesh.size}."
         )
 
 

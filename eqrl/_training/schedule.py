@@ -156,13 +156,13 @@ class Schedule:
                 "`warmup_steps`."
             )
 
-    def check_num_steps(self, num_steps: int) -> None:
-        """Checks that this is a whole number of iterations."""
+    def check_num_steps(self, num_steps: int, name: str = "num_steps") -> None:
+        """Checks that this is a whole number of iterations; `name` is for the error."""
         size = self.steps_of_iteration
-        check_integer("num_steps", num_steps, least=0)
+        check_integer(name, num_steps, least=0)
         if num_steps % size != 0:
             raise ValueError(
-                f"`num_steps={num_steps}` must be a whole number of iterations, each "
+                f"`{name}={num_steps}` must be a whole number of iterations, each "
                 f"of num_envs * steps_per_iteration = {self.num_envs} * "
                 f"{self.steps_per_iteration} = {size} environment steps; the nearest "
                 f"are {num_steps // size * size} and {(num_steps // size + 1) * size}."

@@ -156,7 +156,7 @@ def test_a_name_is_that_of_the_option_of_the_agent_within_its_wrappers(
         (["--evaluate-every", "9"], "a sweep evaluates each seed after its training"),
         (["--evaluation-episodes=9"], "`--evaluation-episodes` is for `eqrl train`"),
         (["--random", "2", "--grid", "actor_lr", "1", "--tensorboard"], "leave it out"),
-        (["--resume", "x", "--grid", "actor_lr", "1"], "must be left out"),
+        (["--resume", "x", "--seeds", "4"], "must be left out"),
         (["--resume=x"], "holds no sweep of the command line"),
     ],
 )

@@ -501,6 +501,10 @@ def test_the_score_decides_and_is_kept_with_descriptors_and_agents() -> None:
     assert agent.noise == solution.scores[-1].max()
     expected = eqrl.member(solution.states, int(solution.scores[-1].argmax()))
     assert eqx.tree_equal(state, expected)
+    # PBT ranks an infinite score last, too.
+    first = np.where(solution.scores == solution.scores[-1].max(), np.inf, 0)
+    lost = dataclasses.replace(solution, scores=first)
+    assert eqrl.best(lost)[0].noise < agent.noise
     numbers, step = logged[-1]
     assert step == solution.metrics["step"][-1] == step_of(solution)
     assert numbers["noise/1"] == solution.hyperparameters["noise"][-1, 1]

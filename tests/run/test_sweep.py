@@ -34,16 +34,15 @@ Solution = eqrl.SweepSolution[Any, Any]
 
 
 def sweep(agent: Any = None, **options: Any) -> Solution:
-    options = {"grid": GRID, "num_seeds": 2, "members_at_once": 2} | options
+    defaults = {"grid": GRID, "num_seeds": 2, "members_at_once": 2, "num_steps": 100}
     return eqrl.sweep(
         Learner() if agent is None else agent,
         ENV,
         TRAINER,
-        num_steps=100,
         key=jr.key(0),
         log_every=20,
         num_episodes=3,
-        **options,
+        **(defaults | options),
     )
 
 
@@ -342,9 +341,10 @@ def test_settings_are_ordered_by_lost_seeds_then_center_then_mean() -> None:
 def test_draws_lie_in_their_priors_and_do_not_depend_on_how_many_there_are() -> None:
     priors = {"actor_lr": eqrl.LogUniform(1e-4, 1e-2), "discount": eqrl.Uniform(0.9, 1)}
 
-    def drawn(number: int) -> list[dict[str, Any]]:
+    def drawn(number: int, saved: Any = ()) -> list[dict[str, Any]]:
+        grid = {"batch_size": [4, 8]}
         made = make_settings(
-            eqrl.SAC(), TRAINER, {"batch_size": [4, 8]}, priors, number, key=jr.key(0)
+            eqrl.SAC(), TRAINER, grid, priors, number, key=jr.key(0), saved=saved
         )
         for each in made:
             for name in priors:
@@ -355,6 +355,10 @@ def test_draws_lie_in_their_priors_and_do_not_depend_on_how_many_there_are() -> 
 
     three = drawn(3)
     assert len(three) == 6 and drawn(2) == three[:4]
+    # What another processor rounded otherwise is kept, and nothing else.
+    other = [{**each, "actor_lr": each["actor_lr"] * (1 + 1e-6)} for each in three]
+    assert drawn(3, other) == other != three
+    assert drawn(3, [{**each, "actor_lr": 1e-3} for each in three]) == three
     rates: set[Any] = {each["actor_lr"] for each in three}
     assert len(rates) == 3 and all(1e-4 <= rate <= 1e-2 for rate in rates)
 
@@ -411,6 +415,8 @@ def test_fields_are_found_by_the_end_of_their_path() -> None:
             "put it into the `grid`",
         ),
         ({"num_seeds": 0}, "`num_seeds=0` must be an integer"),
+        ({"num_steps": 0}, "`num_steps=0` must be an integer, at least 1"),
+        ({"score": lambda agent, state, evaluation: evaluation.returns}, "one number"),
         ({"center": "median"}, "must be one of 'mean', 'iqm'"),
         ({"progress": lambda done: None}, "`progress="),
     ],
@@ -420,8 +426,9 @@ def test_what_does_not_fit_is_refused_before_any_training(
 ) -> None:
     # As users call it, whose arguments nothing checks before.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    trained = lambda done, total: pytest.fail(f"trained {done} of {total}")
     with pytest.raises(ValueError, match=message):
-        sweep(**options)
+        sweep(**{"progress": trained, **options})
 
 
 def test_a_prior_out_of_range_and_a_bad_folder_are_refused(tmp_path: Path) -> None:
