@@ -30,8 +30,9 @@ class Preset:
         `steps_per_iteration`, the `num_steps` of `eqrl.Trainer.on_policy`.
     - `num_steps`: environment steps of each seed.
     - `returns`: the mean return of each of `num_seeds` seeds after `num_steps` steps,
-        over 1,024 greedy episodes (64 in brax and EnvPool), the same for all presets of
-        an environment: those that `eqrl train` ends with. Measured by `nox -s presets`.
+        over 1,024 greedy episodes (64 in brax and in simulators outside JAX), the same
+        for all presets of an environment: those that `eqrl train` ends with. Measured
+        by `nox -s presets`.
     - `minutes`: duration of a training with one seed on two cores, with compilation.
     - `hidden_sizes`: width of each hidden layer of the networks.
     - `convolution`: the encoder of images, as `--convolution` of `eqrl train`.
@@ -511,7 +512,8 @@ PUBLISHED: Mapping[str, float] = {
     "gymnax/UmbrellaChain-bsuite": 1.0,
 }
 """Published returns, by environment: those of gymnax's README; the greatest possible in
-brax's pendulum and, where the README gives 0, in DeepSea; and for the environments of
+brax's inverted pendulum and, where the README gives 0, in DeepSea; 9,000 of at most
+9,360 in brax's inverted double pendulum; and for the environments of
 EnvPool and Gymnasium those of the zoo of Stable-Baselines3, of SAC in Pendulum and
 otherwise of PPO. The version of both LunarLanders there is 2."""
 

@@ -34,5 +34,5 @@ class Tank(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def render(self) -> np.ndarray:
         image = np.full((150, 60, 3), 255, np.uint8)
-        image[150 - int(100 * self.level) :] = (70, 130, 180)
+        image[max(150 - int(100 * self.level), 0) :] = (70, 130, 180)
         return image

@@ -65,6 +65,9 @@ class PrioritizedReplay(eqrl.AbstractPrioritizedReplay[PrioritizedState]):
         cumulative = jnp.cumsum(scaled)
         sums = jr.uniform(key, (self.batch_size,)) * cumulative[-1]
         index = jnp.searchsorted(cumulative, sums, side="right")
+        # The sum may rise by a rounding error where nothing is written.
+        written = jnp.where(scaled > 0, jnp.arange(scaled.size), 0)
+        index = jax.lax.cummax(written)[index]
         place = jnp.unravel_index(index, state.priority.shape)
         weight = (scaled[index] / cumulative[-1]) ** -self.correction
         batch = jax.tree.map(lambda x: x[place], state.ring.data)

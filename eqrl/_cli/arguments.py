@@ -198,7 +198,8 @@ def _output_of(kind: str, steps_of: str, *, tensorboard: bool = True) -> type:
             Path | None,
             None,
             "Folder of a run that was stopped or killed, to resume from its last "
-            "checkpoint, with the options that it had; a greater length trains longer.",
+            "checkpoint, with the options that it had, except --checkpoint-every and "
+            "--tensorboard; a greater length trains longer.",
         ),
     ]
     fields: _Fields = [

@@ -334,10 +334,10 @@ def _train_into(
             f"{job.run.schedule.kind}s {names}; what they reached before it is kept."
         )
     if not job.has_learned(reached):
-        say(
-            f"No update was made: the first {job.trainer.warmup_steps} steps act at "
-            "random (--warmup-steps)."
-        )
+        warmup = job.trainer.warmup_steps
+        reason = f"the first {warmup} steps are the warm-up (--warmup-steps)"
+        reason = reason if warmup > 0 else "training ended within the first rollout"
+        say(f"No update was made: {reason}.")
     _report(folder, job, reached, policies)
     with without_ending("The standard output"):
         print(f"folder: {folder}", flush=True)

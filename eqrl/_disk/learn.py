@@ -103,8 +103,13 @@ def make_schedule(world: World, num_skills: int) -> Schedule:
     return Schedule(envs=envs, steps=steps)
 
 
-def enlarge_past(agent: AnyAgent, env: AnyEnv, *, num_episodes: int) -> AnyIntrinsic:
-    """The agent with room for the past features of `num_episodes` episodes."""
+def enlarge_past(
+    agent: AnyAgent, env: AnyEnv, *, num_episodes: int, held: int = 0
+) -> AnyIntrinsic:
+    """The agent with room for the past features of `num_episodes` episodes.
+
+    Beside them, each bucket has room for the `held` features of earlier ones.
+    """
     learner, reward = find_learner(agent)
     limit = env.spec.max_steps
     if limit is None:
@@ -115,7 +120,7 @@ def enlarge_past(agent: AnyAgent, env: AnyEnv, *, num_episodes: int) -> AnyIntri
         )
     # With a bucket for each timestep, an episode adds one feature to each of them.
     rows = num_episodes if reward.per_timestep else num_episodes * limit
-    return with_past_capacity(learner, max(rows, reward.past_capacity))
+    return with_past_capacity(learner, max(held + rows, reward.past_capacity))
 
 
 def saturated(count: int) -> Int[Array, ""]:
@@ -166,6 +171,12 @@ def resume_library(
     num_episodes = capacity * num_collected_episodes
     agent = enlarge_past(agent, env, num_episodes=num_episodes)
     _, reward = find_learner(agent)
+    if not reward.preset.recollect:
+        # Earlier calls may have collected more episodes of each skill.
+        num_episodes = (capacity - int(count)) * num_collected_episodes
+        held = int(jnp.max(past.counts))
+        agent = enlarge_past(agent, env, num_episodes=num_episodes, held=held)
+        _, reward = find_learner(agent)
     training = eqx.tree_at(
         lambda training: training.trainer_state.agent.reward.past,
         training,

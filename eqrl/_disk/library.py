@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.wrappers.intrinsic import AnyIntrinsic, Intrinsic, IntrinsicState
 from .._interaction.evaluate import rollout
-from .._pytree.fields import reusable_key
+from .._pytree.fields import plain_integer, reusable_key
 from .._pytree.tree import (
     digest_of,
     empty_stack,
@@ -265,7 +265,15 @@ def play_skills(
     for index, skill_key in enumerate(jr.split(key, count)):
         inner, state = pick_skill(agent, skills, index)
         played = _play(
-            inner, state, env, reward, num_episodes, mode, max_steps, key=skill_key
+            inner,
+            state,
+            env,
+            reward,
+            # In a compiled program a NumPy integer would be an array.
+            plain_integer(num_episodes),
+            mode,
+            plain_integer(max_steps),
+            key=skill_key,
         )
         trajectories.append(checked_result(env, played))
     descriptors, mask, first = jax.tree.map(lambda *x: jnp.stack(x), *trajectories)

@@ -32,6 +32,8 @@ from .numpy_programs import numpy_members
 _EPISODES, _STEPS = 0, 1
 
 # From arrays, as a file can hold them, to the tree that they were taken from.
+_PLATFORMS = {"cpu", "cuda", "rocm", "tpu"}
+
 _Restore = Callable[[Sequence[Array]], PyTree]
 
 
@@ -78,6 +80,13 @@ def export_policy(
 
     Raises a `ValueError` if the state does not fit the agent and the environment.
     """
+    if isinstance(platforms, str) or not 0 < len({*platforms} & _PLATFORMS) == len(
+        platforms
+    ):
+        raise ValueError(
+            f"`platforms={platforms!r}` must be one or several of "
+            f"{', '.join(map(repr, sorted(_PLATFORMS)))}, each once, in a tuple."
+        )
     spec = env if isinstance(env, EnvSpec) else env.spec
     hint = "Export one agent with its own state; take it from a stack by `eqrl.member`."
     check_fits(agent, state, spec, hint=hint)

@@ -247,20 +247,30 @@ def make_settings(
             name: float(str(np.asarray(prior.sample(key=each))))
             for each, (name, prior) in zip(keys, priors.items(), strict=True)
         }
-        held = saved[len(settings)] if len(settings) < len(saved) else {}
-        for name, value in draw.items():
-            before = held.get(name)
-            if isinstance(before, float) and math.isclose(value, before, rel_tol=1e-4):
-                draw[name] = before
+        if len(settings) < len(saved):
+            draw = _as_saved(draw, saved[len(settings)])
         for point in itertools.product(*listed.values()):
             values = {**dict(zip(grid, point, strict=True)), **draw}
-            by_path = {paths[name]: value for name, value in values.items()}
             try:
-                changed = _changed(agent, trainer, by_path)
+                changed = _changed(
+                    agent, trainer, {paths[x]: values[x] for x in values}
+                )
             except (TypeError, ValueError) as error:
                 raise ValueError(f"The setting {values} is wrong: {error}") from error
             settings.append(Setting(values, *changed))
     return settings
+
+
+def _as_saved(
+    draw: Mapping[str, float], saved: Mapping[str, object]
+) -> dict[str, float]:
+    """A draw with the saved values, where they differ from it by rounding only."""
+    kept = dict(draw)
+    for name, value in draw.items():
+        before = saved.get(name)
+        if isinstance(before, float) and math.isclose(value, before, rel_tol=1e-4):
+            kept[name] = before
+    return kept
 
 
 def find_path(agent: AnyAgent, trainer: Trainer, name: str) -> str:

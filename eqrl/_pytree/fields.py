@@ -42,6 +42,7 @@ _EXAMPLES = {
 }
 
 Converted = TypeVar("Converted")
+Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -359,7 +360,7 @@ def checked(function: Function) -> Function:
     the strings of a `Literal`, `key: PRNGKeyArray` one key, and `env: AbstractEnv` a
     single environment: an argument of an abstract class must not be a stack, unless it
     is `Annotated`. The first argument that does not fit raises a `ValueError` that
-    names it.
+    names it. NumPy integers become Python's.
     """
     # Inspecting takes longer than all checks of a call, so it is done once.
     signature = inspect.signature(function)
@@ -367,18 +368,20 @@ def checked(function: Function) -> Function:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            given = signature.bind(*args, **kwargs).arguments
+            given = signature.bind(*args, **kwargs)
         except TypeError:
             # Python's own error names the function.
             return function(*args, **kwargs)
-        for name, value in given.items():
+        for name, value in given.arguments.items():
             declared = signature.parameters[name].annotation
             check_declared(name, value, declared)
             # A stack has the class of its elements; only its hyperparameters reveal it.
             kind = typing.get_origin(declared) or declared
             if is_module(kind) and inspect.isabstract(kind):
                 check_single(name, value)
-        return function(*args, **kwargs)
+            # In a compiled program a NumPy integer would be an array.
+            given.arguments[name] = plain_integer(value)
+        return function(*given.args, **given.kwargs)
 
     return cast(Function, call)
 
@@ -555,7 +558,7 @@ def strong_integer(value: Any) -> Any:
     return jnp.asarray(value, dtype=jnp.result_type(int))
 
 
-def plain_integer(value: object) -> object:
+def plain_integer(value: Value) -> Value | int:
     """Converts a NumPy integer to Python's; returns anything else as it is."""
     return int(value) if isinstance(value, np.integer) else value
 

@@ -206,18 +206,27 @@ def make_agent(
     `hidden_sizes`. The actor of `PPO` fits the actions of the environment, which
     `find_space` returns.
 
-    Raises a `ValueError` if its class does not take the options.
+    Raises a `ValueError` if its class does not take the options, or nothing a change.
     """
     signature = inspect.signature(named.agent_type)
     networks = default_factories(named.agent_type)
     if changes:
         if named.agent_type is PPO:
             networks["make_actor"] = _ACTORS[type(find_space())]
+        # Presets set the sizes too; they are for the networks that have them.
+        unused = changes.keys() - {"hidden_sizes"}
         for name, factory in networks.items():
             fields = {field.name for field in dataclasses.fields(factory)}
             known = {x: changes[x] for x in changes if x in fields}
             networks[name] = dataclasses.replace(factory, **known)
+            unused -= known.keys()
         networks |= {x: changes[x] for x in changes if x in signature.parameters}
+        if unused := sorted(unused - signature.parameters.keys()):
+            raise ValueError(
+                f"`{unused[0]}` changes nothing in `{name_of(named.agent_type)}`: "
+                "neither its own arguments nor those of its default factories have "
+                "this name. Leave it out."
+            )
     arguments = {**options, **named.fixed, **networks}
     try:
         signature.bind(**arguments)

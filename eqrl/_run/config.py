@@ -555,7 +555,7 @@ def _make_outside(name: str, options: Mapping[str, Any]) -> AnyEnv:
 def _option(text: str) -> tuple[str, Any]:
     """The name and the value of a parameter of an environment."""
     name, sign, value = text.partition("=")
-    if not (name.isidentifier() and sign):
+    if not (all(map(str.isidentifier, name.split("."))) and sign):
         raise ValueError(f"`env_option={text!r}` must be written as `name=value`.")
     try:
         return name, ast.literal_eval(value)

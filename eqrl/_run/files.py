@@ -118,7 +118,7 @@ def _check_claim(path: Path, overwrite: bool) -> None:
     if not path.exists():
         return
     files = _files(path)
-    if {*files} <= {CONFIG, f"{CONFIG}.partial"}:
+    if {*files} <= {CONFIG, f"{CONFIG}.partial"} and not _is_foreign(path / CONFIG):
         return
     if not overwrite:
         raise ValueError(
@@ -126,10 +126,12 @@ def _check_claim(path: Path, overwrite: bool) -> None:
             "overwrite a run that is in it (`overwrite=True`, `--overwrite`), or "
             "`--resume` one of the command line."
         )
-    if CONFIG not in files:
+    if CONFIG not in files or _is_foreign(path / CONFIG):
+        no_file = f"there is no `{CONFIG}` in it"
+        reason = f"no run wrote its `{CONFIG}`" if CONFIG in files else no_file
         raise ValueError(
-            f"`folder={str(path)!r}` is not the folder of a run, since there is no "
-            f"`{CONFIG}` in it; it is not overwritten. Give another."
+            f"`folder={str(path)!r}` is not the folder of a run, since {reason}; it is "
+            "not overwritten. Give another."
         )
     foreign = [name for name in files if not _OWN_FILES.fullmatch(name)]
     if foreign:
@@ -137,6 +139,14 @@ def _check_claim(path: Path, overwrite: bool) -> None:
             f"`folder={str(path)!r}` holds `{foreign[0]}`, which no run writes; it is "
             "not overwritten. Move that away, or give another folder."
         )
+
+
+def _is_foreign(config: Path) -> bool:
+    """Whether a JSON file is there that no run wrote."""
+    try:
+        return "eqrl" not in json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
 
 
 def _files(path: Path) -> list[str]:

@@ -191,7 +191,6 @@ def sweep(
     # Seeds derive keys from smaller numbers. Each purpose has its own key.
     own_key = jr.fold_in(key, 2**31 - 1)
     draw_key, evaluation_key, fresh_key, fresh_evaluation_key = jr.split(own_key, 4)
-    single = cast(AnyAgent, agent)
     num_fresh = num_fresh_seeds or num_seeds
     place = None if folder is None else Path(folder)
     # Draws and the default of `members` are those of the device that it began on.
@@ -199,15 +198,10 @@ def sweep(
     if place is not None and (place / SWEEP).exists():
         begun = read_json(place / SWEEP, dict, ADVICE)
     settings = make_settings(
-        single,
-        trainer,
-        grid or {},
-        priors or {},
-        num_draws,
+        *(cast(AnyAgent, agent), trainer, grid or {}, priors or {}, num_draws),
         key=draw_key,
         saved=begun.get("settings", ()),
     )
-    members = begun.get("members") if members is None else members
     plan = _Plan(
         settings=settings,
         env=env,
@@ -219,7 +213,7 @@ def sweep(
         num_episodes=num_episodes,
         score=mean_return if score is None else score,
         center=center,
-        members=choose_members(members, None),
+        members=choose_members(members or begun.get("members"), None),
         at_once=members_at_once,
         folder=place,
         checkpoint_every=checkpoint_every,
@@ -241,9 +235,8 @@ def sweep(
         for group in groups:
             parts += plan.train([*itertools.product(group, range(num_seeds))], parts)
         solution = plan.solution(parts)
-        solution = dataclasses.replace(
-            solution, fresh_scores=plan.fresh_scores(solution, parts)
-        )
+        fresh = plan.fresh_scores(solution, parts)
+        solution = dataclasses.replace(solution, fresh_scores=fresh)
         if plan.folder is not None:
             write_sweep(plan.folder, solution)
     return cast(SweepSolution[State, Agents], solution)

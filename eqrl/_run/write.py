@@ -271,7 +271,10 @@ def draw_skills_of(
     # If the discriminator sees something else, that is shown instead.
     descriptor = run.reward_options.get("descriptor", "state_descriptor")
     is_of_env = descriptor == "state_descriptor"
-    names = descriptor_names(env) if is_of_env else None
+    names = (descriptor_names(env) if is_of_env else None) or ()
+    # A name is of an info, which may be a vector. Two elements are drawn.
+    are_known = len(names) == np.shape(played.descriptors)[-1]
+    names = names[:2] if are_known else None
     write_picture(folder, name, draw_skills, played, title=run.title, names=names)
 
 

@@ -80,6 +80,11 @@ def hausdorff_distance(
         }
         ```
     """
+    if not first.ndim == second.ndim == 2 or first.shape[1] != second.shape[1]:
+        raise ValueError(
+            f"`first` and `second` have the shapes {first.shape} and {second.shape}; "
+            "both must have a point in each row, all of the same size."
+        )
     if first.shape[0] == 0 or second.shape[0] == 0:
         raise ValueError(
             f"There are {first.shape[0]} and {second.shape[0]} points; a Hausdorff "
@@ -272,7 +277,7 @@ def _region(
 
 
 def _check_points(points: Float[Array, "skills episodes descriptor"]) -> None:
-    if points.shape[0] < 2 or points.shape[1] < 1:
+    if points.ndim != 3 or points.shape[0] < 2 or points.shape[1] < 1:
         raise ValueError(
             f"`points` has shape {points.shape}; it must be of shape (skills, episodes,"
             " descriptor), with at least 2 skills to compare and 1 episode of each."

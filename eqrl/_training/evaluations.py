@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Key, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Bool, Float, Key, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._interaction.evaluate import Descriptor, Evaluation, evaluate
@@ -82,12 +82,7 @@ def evaluate_members(
                 mode=mode,
                 descriptor=descriptor,
             )
-            value = score(agent, state, evaluation)
-            if not eqx.is_array_like(value) or jnp.shape(value) != ():
-                raise ValueError(
-                    "`score` must be one number for each member, such as a mean over "
-                    f"its episodes, but it is {eqx.tree_pformat(value)}."
-                )
+            value = checked_score(score(agent, state, evaluation))
             return evaluation, jnp.where(failed, jnp.nan, value)
 
         return map_members(evaluate_one, members, *stacked), None
@@ -96,6 +91,15 @@ def evaluate_members(
     stacked = (agents, states, failed, keys)
     result, _ = on_each_device(evaluate_share, mesh, stacked, env)
     return result
+
+
+def checked_score(value: ArrayLike) -> ArrayLike:
+    if not eqx.is_array_like(value) or jnp.shape(value) != ():
+        raise ValueError(
+            "`score` must be one number for each member, such as a mean over its "
+            f"episodes, but it is {eqx.tree_pformat(value)}."
+        )
+    return value
 
 
 class Evaluations(Generic[State]):
@@ -187,9 +191,11 @@ class Evaluations(Generic[State]):
             )
         key = reusable_key(key)
         self._agent, self._env, self._key = agent, env, key
-        self._every, self._num_episodes = every, num_episodes
+        self._every, self._num_episodes = every, int(num_episodes)
         self._mode: Mode = mode
-        self._score, self._patience, self._target = score, patience, target
+        self._score, self._patience = score, patience
+        # Rounded as scores are: 0.9 is more than the nearest number of 32 bits.
+        self._target = None if target is None else float(jnp.asarray(target, float))
         self._log = log
         self.steps: list[int] = []
         self.scores: list[float] = []
@@ -293,7 +299,8 @@ class Evaluations(Generic[State]):
                 key=key,
                 mode=self._mode,
             )
-            return evaluation, jnp.asarray(score(self._agent, state, evaluation), float)
+            value = checked_score(score(self._agent, state, evaluation))
+            return evaluation, jnp.asarray(value, float)
         # A key for each seed: with shared episodes, an interval over seeds would be too
         # narrow.
         env, key = replicate((self._env, key), mesh)

@@ -127,8 +127,10 @@ class NonFiniteError(ValueError):
 
     **Attributes:**
 
-    - `step`: environment steps before the one that failed; for `train_offline`, updates
-        before the row that failed.
+    - `step`: environment steps before the one that failed. Of agents that learn
+        on-policy they are those before its rollout, and of seeds those until the end of
+        the row in which the last one failed; for `train_offline`, updates before the
+        row that failed.
     - `solution`: the result up to that step, from which `train` can resume. If the
         agent diverged, its state is the one from the beginning of the row, and training
         can resume with a lower learning rate. Of seeds and members all have failed, so

@@ -97,8 +97,8 @@ def train(
     - `callback`: called as `callback(step, metrics, solution)` after each row, with the
         solution so far. Several of them in a list or a tuple are called in turn.
         Training ends with this row if one returns true. Copy what you keep of the
-        solution's `trainer_state` (`eqrl.tree_copy`): it is donated to the next row. An
-        error raised by a callback ends training, and its progress is lost.
+        solution (`eqrl.tree_copy`): its arrays are donated to the next row. An error
+        raised by a callback ends training, and its progress is lost.
     - `checkpoint`: called in the same way, after all callbacks, such as an
         `eqrl.Checkpoints`.
 

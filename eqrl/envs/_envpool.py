@@ -334,7 +334,7 @@ def _check_draws(task_id: str) -> None:
     )
     if tried.returncode != 0:
         said = (tried.stdout + tried.stderr).strip()
-        raise RuntimeError(
+        raise ValueError(
             f"EnvPool cannot draw `{task_id}` here; for MuJoCo it needs OpenGL, such "
             "as that of the system's package `libegl1`. "
             f"It said: {said[-300:]}"

@@ -481,8 +481,9 @@ class GymnasiumEnv(AbstractHostEnv):
             an error; `None` waits. It needs `num_processes`.
         - `state_descriptor`: what describes the behavior: `"x"` or `"xy"` for the
             position that MuJoCo's walkers report; names of other infos; or a function
-            of the infos of a step. `None` for no descriptor. An info that is missing at
-            a reset counts as 0, so it must then be one number.
+            of the infos of a step or of a reset, which may lack some. `None` for no
+            descriptor. A named info that is missing at a reset counts as 0, so it must
+            then be one number.
         - `observation`: in observations that are dictionaries, the key or keys to see;
             `None` takes all.
         - `critic_observation`: likewise, the keys that critics see instead, as floats;

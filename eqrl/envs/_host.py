@@ -58,8 +58,10 @@ from ._simulators import (
 def new_owner(env: AnyEnv) -> Int[Array, ""]:
     """A number for an environment; simulators made for it end when it is collected."""
     owner = next(OWNERS)
-    weakref.finalize(env, close_groups, owner)
-    return jnp.asarray(owner, jnp.int32)
+    # Copies of an environment with other values share this array.
+    number = jnp.asarray(owner, jnp.int32)
+    weakref.finalize(number, close_groups, owner)
+    return number
 
 
 class HostState(eqx.Module):
@@ -330,6 +332,8 @@ def _restored(env: AnyEnv, state: HostState, saved: dict[str, np.ndarray]) -> Ho
         for row in rows:
             simulators.restore(int(row), parts[first + row])
         group = Group(simulators, _owner_of(env), size, began)
+        # It is not known when their episodes began.
+        group.first_ticks[:] = np.iinfo(np.int32).max
         for value, held in (
             (began.descriptor, state.descriptor),
             (began.critic_observation, state.critic_observation),

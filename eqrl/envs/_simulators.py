@@ -124,7 +124,8 @@ class SimulatorError(RuntimeError):
     - `failure`: what failed, and where.
     - `solution`: the result of training until then; `None` outside of training.
     - `row`: which environment, from 0; `None` if it is not known.
-    - `episode_step`: how many steps of its episode it had taken; `None` likewise.
+    - `episode_step`: how many steps of its episode it had taken; `None` likewise, as in
+        an episode that began before the solution was saved.
     """
 
     def __init__(
@@ -391,5 +392,6 @@ def _fail(
     if isinstance(error, RowError):
         row, error = error.row, error.__cause__ or error
     step = None if row is None or steps is None else int(steps[row])
+    step = None if step is None or step < 0 else step
     with LOCK:
         FAILURES.setdefault(owner, SimulatorFailure(error, row, step))

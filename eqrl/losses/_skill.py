@@ -159,7 +159,13 @@ def mixture_log_prob(
 
     The log-density of each row, in nats.
     """
-    check_same_rows(logits=logits, means=means, target=target)
+    if means.shape != (*logits.shape, target.shape[-1]) or logits.ndim != 2:
+        raise ValueError(
+            f"`logits` has the shape {logits.shape}, `means` {means.shape} and "
+            f"`target` {target.shape}; they must be (batch, components), (batch, "
+            "components, size) and (batch, size)."
+        )
+    check_same_rows(logits=logits, target=target)
     squared = jnp.sum((target[:, None, :] - means) ** 2, axis=-1)
     constant = 0.5 * target.shape[-1] * math.log(2 * math.pi)
     log_weight = jax.nn.log_softmax(logits, axis=-1)

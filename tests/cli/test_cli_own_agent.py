@@ -14,7 +14,7 @@ from docs.examples.redq import REDQ
 from eqrl import nn
 from eqrl._cli import main
 from eqrl._cli.commands import parse
-from eqrl._run.config import read_config, write_config
+from eqrl._run.config import _option, read_config, write_config
 
 from ..toy import Clock
 
@@ -119,6 +119,9 @@ def test_factories_of_an_own_agent_get_the_hidden_sizes() -> None:
     assert agent.make_actor == nn.Deterministic((7, 9))
     assert agent.make_other == nn.Gaussian((7, 9))
     assert agent.rate == 0.5
+    # What would change nothing is not recorded as if it did.
+    with pytest.raises(ValueError, match="`precision` changes nothing in `docs"):
+        _run("train", "--agent", _REDQ, "--precision", "bfloat16").make_agent()
 
 
 def test_an_own_agent_may_be_within_another_or_in_a_population() -> None:
@@ -244,6 +247,8 @@ def test_options_of_an_environment_are_its_parameters(
     assert run.make_env().params.memory_length == 30
     write_config(tmp_path, run)
     assert read_config(tmp_path) == run
+    (nested,) = _run("train", "--env-option", "reward.scale=2").env_options
+    assert _option(nested) == ("reward.scale", 2)
     options = ("--env-option", "goal=(1,2)", "--env-option", "step_size=0.5")
     env = _run("train", "--env", "eqrl/Point", "--max-steps", "3", *options).make_env()
     assert env == eqrl.envs.Point(goal=(1, 2), step_size=0.5, max_steps=3)

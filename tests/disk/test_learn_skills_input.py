@@ -1,14 +1,17 @@
 """What `learn_skills` and its companions refuse, and say about it."""
 
+import dataclasses
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
 
 import eqrl
-from eqrl._disk.library import init_library
+from eqrl._disk.library import init_library, with_past_capacity
+from eqrl._interaction.fit import check_fits
 
 from ..toy import Clock, Compass
 from .heading import AGENT, ENV, TRAINER, Heading, learn
@@ -22,6 +25,17 @@ def beginning(
     """No skills yet, and room for one."""
     assert isinstance(agent, eqrl.Intrinsic)
     return init_library(agent, env, trainer, capacity=1, key=jr.key(0))
+
+
+def test_agents_act_whatever_their_reward_has_room_for() -> None:
+    agent: Any = eqrl.Intrinsic(eqrl.DQN(), eqrl.Incremental())
+    spec = dataclasses.replace(ENV.spec, action=eqrl.spaces.Discrete(2))
+    larger: Any = with_past_capacity(agent, 8)
+    state = eqx.filter_eval_shape(larger.init, spec, key=jr.key(0))
+    check_fits(agent, state, spec, hint="")
+    spec = dataclasses.replace(spec, action=eqrl.spaces.Discrete(3))
+    with pytest.raises(ValueError, match="is not that of a DQN"):
+        check_fits(agent, state, spec, hint="")
 
 
 @pytest.mark.parametrize(

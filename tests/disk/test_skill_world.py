@@ -2,14 +2,19 @@
 
 from typing import Any
 
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
 
 import eqrl
+from eqrl._disk.learn import enlarge_past, resume_library
+from eqrl._disk.library import init_library
 from eqrl.envs import DisabledActions, Point, TimeLimit, sectors
 
 from ..toy import Clock, Drift, same
-from .heading import AGENT, ENV, Heading, Recorder, learn, past_of, training_of
+from .heading import AGENT, ENV, TRAINER, Heading, Recorder, learn, past_of, training_of
 
 
 RELEASED = eqrl.Intrinsic(Heading(), eqrl.Incremental(mode="released"))
@@ -101,6 +106,19 @@ def test_the_pseudocode_refreshes_nothing_within_a_skill() -> None:
     pasts = [training_of(x).trainer_state.agent.reward.past for x in (before, after)]
     assert same(*pasts)
     np.testing.assert_allclose(step_sizes(after, 8), 0.3, rtol=1e-4)
+
+
+def test_what_more_episodes_of_earlier_skills_left_is_kept() -> None:
+    agent = enlarge_past(PSEUDOCODE, ENV, num_episodes=4)
+    skills = init_library(agent, ENV, TRAINER, capacity=2, key=jr.key(0))
+    where = lambda x: (x.training.trainer_state.agent.reward.past.counts, x.count)
+    skills = eqx.tree_at(where, skills, (jnp.full(5, 4), jnp.asarray(2)))
+    larger, _ = resume_library(
+        PSEUDOCODE, ENV, TRAINER, skills, capacity=7, num_collected_episodes=1
+    )
+    # 4 of the first skill, and one of each of the five after the second.
+    reward: Any = larger.reward
+    assert reward.past_capacity == 9
 
 
 @pytest.mark.parametrize("agent", [AGENT, RELEASED], ids=["paper", "released"])

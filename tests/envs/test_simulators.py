@@ -28,6 +28,7 @@ from eqrl.envs import (
 )
 from eqrl.envs._simulators import GROUPS
 
+from ..simulators import groups_of
 from ..toy import Learner, same
 
 
@@ -137,11 +138,19 @@ def test_a_saved_simulator_goes_on_exactly(tmp_path: Path) -> None:
     # Their present is past: what was saved is not touched by it.
     train(env, 4, initial=half)
     loaded = eqrl.load_solution(tmp_path, AGENT, other, TRAINER)
+    (group,) = groups_of(other)
+    # Errors give no steps of episodes whose beginning is not known.
+    assert (group.first_ticks > group.ticks).all()
     resumed = train(other, 30, initial=loaded)
     assert same(resumed.state, whole.state)
     assert same(resumed.trainer_state.replay, whole.trainer_state.replay)
     number = len(GROUPS)
+    # A copy shares the simulators, which end with the last one.
+    copy = jax.tree.map(lambda x: x, other)
     del other
+    gc.collect()
+    assert len(GROUPS) == number
+    del copy
     gc.collect()
     assert len(GROUPS) == number - 1
 

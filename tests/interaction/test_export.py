@@ -155,6 +155,9 @@ def test_a_policy_acts_only_on_its_platforms(tmp_path: Path) -> None:
     eqrl.export_policy(path, agent, state, _SPEC, platforms=("cuda",))
     with pytest.raises(ValueError, match=r"exported for .*cuda.* used on .*cpu"):
         eqrl.load_policy(path).act(_OBSERVATIONS[0])
+    for wrong in ("cpu", (), ("cpu", "cudaa"), ("cpu", "cpu")):
+        with pytest.raises(ValueError, match="one or several of 'cpu', 'cuda'"):
+            eqrl.export_policy(path, agent, state, _SPEC, platforms=wrong)
 
 
 def test_the_file_holds_nothing_that_acting_does_not_read(

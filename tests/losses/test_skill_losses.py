@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jaxtyping
 import numpy as np
 import pytest
 from jaxtyping import Array
@@ -105,7 +106,9 @@ def test_contrastive_loss_is_that_of_telling_rows_apart(getkey: GetKey) -> None:
     assert jnp.all(flat == 0)
 
 
-def test_mixture_log_prob_is_that_of_unit_normals(getkey: GetKey) -> None:
+def test_mixture_log_prob_is_that_of_unit_normals(
+    getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logits, target = jr.normal(getkey(), (5, 4)), jr.normal(getkey(), (5, 3))
     means = jr.normal(getkey(), (5, 4, 3))
     value = eqrl.losses.mixture_log_prob(logits, means, target)
@@ -120,6 +123,10 @@ def test_mixture_log_prob_is_that_of_unit_normals(getkey: GetKey) -> None:
     np.testing.assert_allclose(value, np.log(total), rtol=1e-5)
     share = (weight * density / total[:, None])[:, :, None]
     np.testing.assert_allclose(gradient, share * away, atol=1e-5)
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for wrong in ((logits[:, :1], means), (logits, means[..., :1])):
+        with pytest.raises(ValueError, match=r"must be \(batch, components\)"):
+            eqrl.losses.mixture_log_prob(*wrong, target)
 
 
 def test_smerl_mask_takes_episodes_near_the_best() -> None:

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -57,6 +58,8 @@ def test_what_is_allowed_passes_and_the_result_is_the_function_s() -> None:
         ENV, 1, "x", number=2, index=0, share=1.0, mode="fast", several=ENV, **options
     )
     assert given == "2 0 fast"
+    # `jit` would trace NumPy's integers.
+    assert type(checked(lambda number: number)(np.int64(2))) is int
     assert function.__doc__ == "A docstring."
     of_agent(eqrl.SAC(), STACK)
 

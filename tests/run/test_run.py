@@ -11,17 +11,20 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jaxtyping
 import numpy as np
 import pytest
 
 import eqrl
 from eqrl._reporting.progress import TensorBoard
+from eqrl._run import write
 from eqrl._run.config import (
     Population,
     Run,
@@ -362,6 +365,27 @@ def test_evaluation_writes_nan_as_null(tmp_path: Path) -> None:
     assert written["returns"] == [[1.0, None]]
 
 
+def test_pictures_of_skills_have_the_names_that_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    drawn: list[Any] = []
+    keep = lambda *_, names, **__: drawn.append(names)
+    monkeypatch.setattr(write, "write_picture", keep)
+    run: Any = SimpleNamespace(reward_options={}, title="")
+    for known, size, expected in (
+        (("x", "y"), 2, ("x", "y")),
+        (("x", "y", "z"), 3, ("x", "y")),
+        # One info that is a vector.
+        (("position",), 3, None),
+        (None, 1, None),
+    ):
+        monkeypatch.setattr(write, "descriptor_names", lambda env, known=known: known)
+        played: Any = SimpleNamespace(descriptors=np.zeros((2, 1, 3, size)))
+        write.draw_skills_of("x", "skills.png", run, eqrl.envs.Point(), played)
+        assert drawn.pop() == expected
+
+
 def _claimed(folder: Path, *, overwrite: bool = False) -> list[str]:
     """What is in a folder while it is claimed."""
     with claim_folder(folder, overwrite=overwrite):
@@ -374,6 +398,11 @@ def test_a_folder_with_something_in_it_is_not_claimed(tmp_path: Path) -> None:
         _claimed(tmp_path)
     with pytest.raises(ValueError, match="is a file"):
         _claimed(tmp_path / "thesis.tex")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text('{"width": 256}')
+    for overwrite, message in ((False, "not empty"), (True, "no run wrote its")):
+        with pytest.raises(ValueError, match=message):
+            _claimed(tmp_path / "mine", overwrite=overwrite)
 
 
 def test_what_was_stopped_before_its_first_row_is_claimed_again(tmp_path: Path) -> None:

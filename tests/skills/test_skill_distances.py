@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -100,6 +101,16 @@ class TestHausdorffDistance:
     def test_of_no_points_there_is_none(self) -> None:
         with pytest.raises(ValueError, match="0 and 2 points"):
             eqrl.hausdorff_distance(jnp.zeros((0, 3)), jnp.zeros((2, 3)))
+
+    def test_points_of_another_size_or_without_episodes_are_an_error(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        with pytest.raises(ValueError, match="all of the same size"):
+            hausdorff_distance(np.zeros((4, 2)), np.zeros((4, 1)))
+        for points in (np.zeros((4, 2)), np.zeros((3, 3, 3, 2))):
+            with pytest.raises(ValueError, match="must be of shape"):
+                nearest_distance(points)
 
 
 class TestMeasures:

@@ -868,6 +868,14 @@ def test_seeds_are_evaluated_apart_and_end_together() -> None:
     reached = (np.maximum.accumulate(scores, axis=0) >= worst).all(axis=1)
     ended = seeds(60, evaluations=evaluations(score=score, target=float(worst)))
     assert ended.metrics["step"][-1] == 20 * (reached.argmax() + 1)
+    # Scores have 32 bits.
+    tenths = evaluations(score=lambda *_: jnp.float32(0.9), target=0.9)
+    tenths.measure(20, {}, eqrl.member(whole.state, 0))
+    assert tenths.ends_training
+    with pytest.raises(ValueError, match="`score` must be one number"):
+        evaluations(score=lambda agent, state, evaluation: evaluation.returns).measure(
+            20, {}, eqrl.member(whole.state, 0)
+        )
     single = evaluations(score=score, target=float(first_score))
     assert seeds(60, evaluations=single).metrics["step"][-1] == 60
     # Nor do the others wait for one that diverged, which has no score.

@@ -128,8 +128,9 @@ def fix_skill(
 
     **Returns:**
 
-    The agent with that skill only and without intrinsic reward, and its state. Other
-    wrappers stay around it. A `CSF` continues to learn from its own reward alone.
+    The agent with that skill only and without the intrinsic rewards around its
+    `SkillConditioned`, and its state. Other wrappers stay around it. A `CSF` continues
+    to learn from its own reward alone.
 
     Raises a `ValueError` if the agent has no skills, if `z` is not of their size, or if
     `state` is not a state of this agent.
@@ -272,11 +273,12 @@ def seek_goal(
 
     **Returns:**
 
-    The agent without intrinsic reward, and its state. Other wrappers stay around it.
+    The agent without the intrinsic rewards around its `SkillConditioned`, and its
+    state. Other wrappers stay around it.
 
-    Raises a `ValueError` if `goal` is not a vector of the size of an observation, or if
-    the agent has no `METRA`, or one that sees a state descriptor, which agents do not
-    observe.
+    Raises a `ValueError` if `goal` is not a vector, if it has not the size of an
+    observation, unless `METRA` sees a function of it, or if the agent has no `METRA`,
+    or one that sees a state descriptor, which agents do not observe.
     """
     goal = jnp.asarray(goal)
     if goal.dtype not in (jnp.uint8, jnp.bool_):

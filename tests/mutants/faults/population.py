@@ -335,8 +335,8 @@ FAULTS = (
     Fault(
         "population:best-of-the-first-generation",
         "eqrl/_population/solution.py",
-        "winner_of(np.asarray(stack.scores))",
-        "winner_of(np.asarray(stack.scores[:1]))",
+        "winner_of(scores_of(stack, None))",
+        "winner_of(scores_of(stack, None)[:1])",
         (f"{_PICTURES} -k best_of_a_population",),
     ),
     Fault(
@@ -363,8 +363,8 @@ FAULTS = (
     Fault(
         "population:scores-of-any-shape",
         "eqrl/_training/evaluations.py",
-        "            if not eqx.is_array_like(value) or jnp.shape(value) != ():\n",
-        "            if False:\n",
+        "    if not eqx.is_array_like(value) or jnp.shape(value) != ():\n",
+        "    if False:\n",
         (f"{_TRAIN} -k before_the_first",),
     ),
     Fault(
