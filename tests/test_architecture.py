@@ -124,7 +124,7 @@ _MOST = {
     "lines of the longest module": 732,
     "files": 153,
     "private functions named once": 151,
-    "of these of at most 6 lines": 31,
+    "of these of at most 6 lines": 32,
     "internal share of definitions": 64.7,
     "share of imports": 8.5,
     "lines of checks": 3_731,
