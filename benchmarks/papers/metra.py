@@ -341,8 +341,9 @@ terminal states, and the mean over dimensions of a step's square is limited, not
 sum.
 
 Goals are drawn from the square or the segment around the start, 50 in each direction
-for the ant and 100 for the cheetah. The episodes of random skills beside them are the
-greedy ones with skills from the prior.
+for the ant and 100 for the cheetah, and approached with sampled actions, as in the
+release. The episodes of random skills beside them are the greedy ones with skills from
+the prior.
 """,
     experiments=(
         _experiment("envpool/Ant-v4", eqrl.SphereSkills(2), steps_of_diayn=16_000_000),
