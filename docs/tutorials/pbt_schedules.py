@@ -128,8 +128,8 @@ print(winner.actor_lr, winner.critic_lr, winner.discount, evaluation.returns.mea
 # ## What to try next
 #
 # - Train the same initial members without replacement, with `None` in place of `pbt`
-#   and `pbt.init(agent, 8, key=jr.key(1))` in place of the agent, and compare the last
-#   generations.
+#   and `pbt.init(agent, 8, key=jr.fold_in(jr.key(0), 0))` in place of the agent, and
+#   compare the last generations.
 # - Select with `eqrl.Tournament()`, rank by a custom `score`, save and resume, or use
 #   several devices: [Populations](../populations.md).
 # - Do the same at the [command line](../command-line.md) with `eqrl pbt`.

@@ -389,7 +389,7 @@ class Checkpoints:
         - `every_steps`: environment steps, of each seed or member, from one checkpoint
             to the next, rounded up to rows or generations; `None` saves by time.
         - `every_seconds`: seconds from one checkpoint to the next, if `every_steps` is
-            `None`.
+            `None`, rounded up to rows or generations.
         - `max_to_keep`: how many of the newest are kept, at least 1.
         - `on_error`: called with the error of the first checkpoint that could not be
             written; by default it is a warning.
