@@ -108,9 +108,9 @@ eqrl.draw_skills("skills.png", skills, names=("x", "y"))
 # The squared length of a step was 0.89 on one processor and 0.86 on another, which
 # [rounds differently](../reproducibility.md): just below the most that is allowed. The
 # ends of the skills were between 4.85 and 5.0 away on both, 4.99 and 4.97 on average:
-# the edge of what 50 steps can reach, in all directions. The directions of the plane are
-# not those of the learned space, whose axes are arbitrary: all of it may be rotated or
-# reflected.
+# the edge of what 50 steps can reach, in all directions. The directions of the plane
+# are not those of the learned space, whose axes are arbitrary: all of it may be rotated
+# or reflected.
 #
 # ## The learned space
 #
@@ -157,9 +157,10 @@ for goal in goals:
     print(goal, left.min(), left[-1])
 
 # %% [markdown]
-# On the first of these processors each goal was passed at 0.03 or less, and the episodes
-# ended within 0.09 of it, less than a step of 0.1. On the other two goals were passed at
-# 0.04 or less, and the third was missed by 0.46. The agent has seen no goal before.
+# On the first of these processors each goal was passed at 0.03 or less, and the
+# episodes ended within 0.09 of it, less than a step of 0.1. On the other two goals were
+# passed at 0.04 or less, and the third was missed by 0.46. The agent has seen no goal
+# before.
 #
 # ## What to try next
 #
