@@ -157,8 +157,8 @@ for goal in goals:
     print(goal, left.min(), left[-1])
 
 # %% [markdown]
-# On the first of these processors each goal was passed at 0.03 or less, and the
-# episodes ended within 0.09 of it, less than a step of 0.1. On the other two goals were
+# On the first processor each goal was passed at 0.03 or less, and the episodes ended
+# within 0.09 of it, less than a step of 0.1. On the second processor two goals were
 # passed at 0.04 or less, and the third was missed by 0.46. The agent has seen no goal
 # before.
 #

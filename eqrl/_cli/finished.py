@@ -207,7 +207,8 @@ def run_plot(command: Plot) -> int:
             raise ValueError(f"`{folder}` has no metric `{metric}`; it has {names}.")
     facets: dict[str, dict[str, History]] = {}
     for (label, run), (full, _) in zip(runs.items(), summaries, strict=True):
-        # Titles are as in "SAC on gymnax/Pendulum-v1", unless they were given.
+        # Titles are as in "SAC on gymnax/Pendulum-v1", unless they were given. Names of
+        # environments are one word.
         _, _, env = full.rpartition(" on ")
         is_given = env == full or " " in env
         name = label if is_given else label.removesuffix(f" on {env}")

@@ -31,9 +31,9 @@ from .numpy_programs import numpy_members
 # Folded into the seed's key: for draws once per episode, and for each action.
 _EPISODES, _STEPS = 0, 1
 
-# From arrays, as a file can hold them, to the tree that they were taken from.
 _PLATFORMS = {"cpu", "cuda", "rocm", "tpu"}
 
+# From arrays, as a file can hold them, to the tree that they were taken from.
 _Restore = Callable[[Sequence[Array]], PyTree]
 
 

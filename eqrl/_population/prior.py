@@ -268,7 +268,7 @@ def _as_saved(
     kept = dict(draw)
     for name, value in draw.items():
         before = saved.get(name)
-        if isinstance(before, float) and math.isclose(value, before, rel_tol=1e-4):
+        if isinstance(before, float) and math.isclose(value, before, rel_tol=1e-5):
             kept[name] = before
     return kept
 

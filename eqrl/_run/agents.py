@@ -7,7 +7,7 @@ import os
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import NoneType
 from typing import Any, get_type_hints
 
@@ -199,6 +199,7 @@ def make_agent(
     options: Mapping[str, Any],
     changes: Mapping[str, Any],
     find_space: Callable[[], AbstractActionSpace],
+    must_change: Collection[str] = (),
 ) -> AnyAgent:
     """An agent from its `default_factories`, without wrappers except around `CSF`.
 
@@ -206,15 +207,15 @@ def make_agent(
     `hidden_sizes`. The actor of `PPO` fits the actions of the environment, which
     `find_space` returns.
 
-    Raises a `ValueError` if its class does not take the options, or nothing a change.
+    Raises a `ValueError` if the class does not take the options, or if a change in
+    `must_change` has no effect.
     """
     signature = inspect.signature(named.agent_type)
     networks = default_factories(named.agent_type)
     if changes:
         if named.agent_type is PPO:
             networks["make_actor"] = _ACTORS[type(find_space())]
-        # Presets set the sizes too; they are for the networks that have them.
-        unused = changes.keys() - {"hidden_sizes"}
+        unused = changes.keys() & {*must_change}
         for name, factory in networks.items():
             fields = {field.name for field in dataclasses.fields(factory)}
             known = {x: changes[x] for x in changes if x in fields}
@@ -222,8 +223,9 @@ def make_agent(
             unused -= known.keys()
         networks |= {x: changes[x] for x in changes if x in signature.parameters}
         if unused := sorted(unused - signature.parameters.keys()):
+            option = {"encoder": "convolution"}.get(unused[0], unused[0])
             raise ValueError(
-                f"`{unused[0]}` changes nothing in `{name_of(named.agent_type)}`: "
+                f"`{option}` changes nothing in `{name_of(named.agent_type)}`: "
                 "neither its own arguments nor those of its default factories have "
                 "this name. Leave it out."
             )

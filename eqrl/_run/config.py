@@ -453,6 +453,10 @@ class Run(Generic[Schedule]):
             self.agent_options,
             networks,
             lambda: self.make_env().spec.action,
+            # A precision is also that of the networks of a reward.
+            must_change=("encoder", "precision")
+            if self.learner is None
+            else ("encoder",),
         )
         if self.learner is not None:
             # The input of a reward is not an image.

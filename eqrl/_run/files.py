@@ -118,7 +118,14 @@ def _check_claim(path: Path, overwrite: bool) -> None:
     if not path.exists():
         return
     files = _files(path)
-    if {*files} <= {CONFIG, f"{CONFIG}.partial"} and not _is_foreign(path / CONFIG):
+    text = (path / CONFIG).read_bytes() if CONFIG in files else b""
+    try:
+        # A run writes the whole file or, if it is killed at the start, nothing.
+        content = json.loads(text or b'{"eqrl": null}')
+    except ValueError:
+        content = {"eqrl": None} if overwrite else None
+    is_foreign = not (isinstance(content, dict) and "eqrl" in content)
+    if {*files} <= {CONFIG, f"{CONFIG}.partial"} and not is_foreign:
         return
     if not overwrite:
         raise ValueError(
@@ -126,7 +133,7 @@ def _check_claim(path: Path, overwrite: bool) -> None:
             "overwrite a run that is in it (`overwrite=True`, `--overwrite`), or "
             "`--resume` one of the command line."
         )
-    if CONFIG not in files or _is_foreign(path / CONFIG):
+    if CONFIG not in files or is_foreign:
         no_file = f"there is no `{CONFIG}` in it"
         reason = f"no run wrote its `{CONFIG}`" if CONFIG in files else no_file
         raise ValueError(
@@ -139,14 +146,6 @@ def _check_claim(path: Path, overwrite: bool) -> None:
             f"`folder={str(path)!r}` holds `{foreign[0]}`, which no run writes; it is "
             "not overwritten. Move that away, or give another folder."
         )
-
-
-def _is_foreign(config: Path) -> bool:
-    """Whether a JSON file is there that no run wrote."""
-    try:
-        return "eqrl" not in json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
 
 
 def _files(path: Path) -> list[str]:

@@ -229,6 +229,7 @@ def sweep(
         ),
     )
     groups = group_settings(settings, env, num_steps)
+    plan.check_evaluation(groups)
     asked = {"agent": as_text(agent), "trainer": as_text(trainer)}
     with deferred_interrupt(), plan.opened(key, asked):
         parts = plan.load()
@@ -383,6 +384,16 @@ class _Plan:
         folder = cast(Path, self.folder) / POLICIES / name_of_part(part.pairs)
         return restore_part(folder, like, None, None, advice=ADVICE)
 
+    def check_evaluation(self, groups: Sequence[Sequence[int]]) -> None:
+        """Traces the evaluation of each program, so that errors appear at first."""
+        evaluate = self.evaluator(default_mesh(self.members, 1))
+        for index, *_ in groups:
+            agents = repeated(self.settings[index].agent, 1)
+            states = self.shapes_of_states([(index, 0)])
+            failed = jnp.zeros(1, bool)
+            keys = jax.ShapeDtypeStruct((1,), self.evaluation_keys.dtype)
+            eqx.filter_eval_shape(evaluate, agents, states, failed, keys=keys)
+
     def shapes_of_states(self, pairs: Sequence[Pair]) -> PyTree:
         """The shapes of the states of agents, stacked."""
         agent = self.settings[pairs[0][0]].agent
@@ -447,14 +458,6 @@ class _Plan:
             *(setting.agent for setting in chosen),
         )
         seeds = np.array([seed for _, seed in given])
-        # Errors in the evaluation and the score are raised before any step.
-        eqx.filter_eval_shape(
-            self.evaluator(default_mesh(self.members, len(given))),
-            agents,
-            self.shapes_of_states(given),
-            jnp.zeros(len(given), bool),
-            keys=self.evaluation_keys[seeds],
-        )
 
         def report(step: int, metrics: object, solution: object) -> None:
             del metrics, solution

@@ -425,7 +425,7 @@ class EnvPoolEnv(AbstractHostEnv):
             channels, height, width = pool.observation_space.shape
             stacking = Stacking(num_frames, height * width, channels // num_frames)
         self._make = dataclasses.replace(maker, limit=limit, stacking=stacking)
-        self._owner = new_owner(self)
+        self._owner = new_owner()
         self._active = None
         self._begun = None
 

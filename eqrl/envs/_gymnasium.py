@@ -526,7 +526,7 @@ class GymnasiumEnv(AbstractHostEnv):
             self._spec = maker.interface(env).spec(name_of(self), infos, limit)
         finally:
             env.close()
-        self._owner = new_owner(self)
+        self._owner = new_owner()
         self._active = None
         self._begun = None
 

@@ -237,7 +237,7 @@ class GymnasiumVectorEnv(AbstractHostEnv):
             limit = max_steps or (None if known is None else known.max_episode_steps)
             self._spec = one.interface.spec(shown(make), _infos_of(infos, 0), limit)
         self._make = maker
-        self._owner = new_owner(self)
+        self._owner = new_owner()
         self._active = None
         self._begun = None
 

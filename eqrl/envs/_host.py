@@ -55,10 +55,13 @@ from ._simulators import (
 )
 
 
-def new_owner(env: AnyEnv) -> Int[Array, ""]:
-    """A number for an environment; simulators made for it end when it is collected."""
+def new_owner() -> Int[Array, ""]:
+    """A new number for an environment, as an array.
+
+    Its simulators are closed when the array is collected. Changed copies of the
+    environment that hold the same array keep them.
+    """
     owner = next(OWNERS)
-    # Copies of an environment with other values share this array.
     number = jnp.asarray(owner, jnp.int32)
     weakref.finalize(number, close_groups, owner)
     return number

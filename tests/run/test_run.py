@@ -399,10 +399,15 @@ def test_a_folder_with_something_in_it_is_not_claimed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is a file"):
         _claimed(tmp_path / "thesis.tex")
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "config.json").write_text('{"width": 256}')
-    for overwrite, message in ((False, "not empty"), (True, "no run wrote its")):
-        with pytest.raises(ValueError, match=message):
-            _claimed(tmp_path / "mine", overwrite=overwrite)
+    mine = tmp_path / "mine" / "config.json"
+    for text in ('{"width": 256}', "5"):
+        mine.write_text(text)
+        for overwrite, message in ((False, "not empty"), (True, "no run wrote its")):
+            with pytest.raises(ValueError, match=message):
+                _claimed(mine.parent, overwrite=overwrite)
+    mine.write_text("width: 256")
+    with pytest.raises(ValueError, match="not empty"):
+        _claimed(mine.parent)
 
 
 def test_what_was_stopped_before_its_first_row_is_claimed_again(tmp_path: Path) -> None:

@@ -358,7 +358,8 @@ def test_draws_lie_in_their_priors_and_do_not_depend_on_how_many_there_are() -> 
     # What another processor rounded otherwise is kept, and nothing else.
     other = [{**each, "actor_lr": each["actor_lr"] * (1 + 1e-6)} for each in three]
     assert drawn(3, other) == other != three
-    assert drawn(3, [{**each, "actor_lr": 1e-3} for each in three]) == three
+    changed = [{**each, "actor_lr": each["actor_lr"] * (1 + 1e-4)} for each in three]
+    assert drawn(3, changed) == three
     rates: set[Any] = {each["actor_lr"] for each in three}
     assert len(rates) == 3 and all(1e-4 <= rate <= 1e-2 for rate in rates)
 
@@ -422,13 +423,17 @@ def test_fields_are_found_by_the_end_of_their_path() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_before_any_training(
-    options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     # As users call it, whose arguments nothing checks before.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     trained = lambda done, total: pytest.fail(f"trained {done} of {total}")
     with pytest.raises(ValueError, match=message):
-        sweep(**{"progress": trained, **options})
+        sweep(**{"progress": trained, "folder": tmp_path, **options})
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_prior_out_of_range_and_a_bad_folder_are_refused(tmp_path: Path) -> None:

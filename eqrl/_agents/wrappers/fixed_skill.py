@@ -276,9 +276,9 @@ def seek_goal(
     The agent without the intrinsic rewards around its `SkillConditioned`, and its
     state. Other wrappers stay around it.
 
-    Raises a `ValueError` if `goal` is not a vector, if it has not the size of an
-    observation, unless `METRA` sees a function of it, or if the agent has no `METRA`,
-    or one that sees a state descriptor, which agents do not observe.
+    Raises a `ValueError` if `goal` is not a vector or does not have the size of an
+    observation (any size passes if `METRA` sees a function of it), or if the agent has
+    no `METRA`, or one that sees a state descriptor, which agents do not observe.
     """
     goal = jnp.asarray(goal)
     if goal.dtype not in (jnp.uint8, jnp.bool_):
