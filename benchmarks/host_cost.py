@@ -80,7 +80,7 @@ class Outside(AbstractHostEnv):
 
     def __init__(self) -> None:
         self._make = MakeEmpty()
-        self._owner, self._active, self._begun = new_owner(self), None, None
+        self._owner, self._active, self._begun = new_owner(), None, None
 
     @property
     def spec(self) -> eqrl.EnvSpec:
