@@ -94,6 +94,7 @@ def evaluate_members(
 
 
 def checked_score(value: ArrayLike) -> ArrayLike:
+    """The score, or a `ValueError` unless it is one number."""
     if not eqx.is_array_like(value) or jnp.shape(value) != ():
         raise ValueError(
             "`score` must be one number for each member, such as a mean over its "
