@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import eqrl
+from docs.examples.plan_continuous_skills import refined
 from docs.examples.plan_with_dads import plan
 
 from ..skilled import skill_transitions
@@ -142,3 +143,23 @@ def test_a_plan_takes_the_skill_that_ends_nearest_to_the_goal() -> None:
     ):
         chosen = plan(reward, state, begin, jnp.array(goal), num_steps=num_steps)
         np.testing.assert_array_equal(chosen, np.eye(3)[best])
+
+
+def test_a_plan_of_continuous_skills_turns_where_its_goal_is_reached() -> None:
+    options: dict[str, Any] = {"num_components": 1, "make_network": LINEAR}
+    reward: Any = eqrl.DADS(eqrl.UniformSkills(2), dynamics_input="nothing", **options)
+    with jax.ensure_compile_time_eval():
+        state = reward.init(SPEC, key=jr.key(0))
+    (layer,) = state.network.layers
+    # A step is as long as its skill, without the logit.
+    steps = jnp.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    parts = lambda network: (network.layers[0].weight, network.layers[0].bias)
+    network = eqx.tree_at(parts, state.network, (steps, 0 * layer.bias))
+    state = dataclasses.replace(state, network=network)
+    better = eqx.filter_jit(refined)
+    begin, plan = jnp.array([10.0, 0.0]), jnp.zeros((4, 2))
+    options = {"num_steps": 5, "key": jr.key(1)}
+    far = better(reward, state, begin, jnp.array([10.0, -50.0]), plan, **options)
+    assert np.all(far[:, 1] < -0.8)
+    near = better(reward, state, begin, begin, plan, **options)
+    assert np.all(np.abs(near) < 0.2)
