@@ -303,21 +303,22 @@ def skill_confusion(evaluation: SkillEvaluation) -> Float[Array, "skills skills"
     **Returns:**
 
     A matrix whose row i and column j hold the share of the steps of skill i at which j
-    is, among the skills that were played, the nearest to the recovered skill; of equal
-    ones the skill i itself. Rows sum to 1; if skills are told apart, the diagonal is 1.
-    It is `nan` without a discriminator.
+    is, among the skills that were played, the nearest to the recovered skill. Equally
+    near ones share the step, and shares of skills equal to i count for i itself. Rows
+    sum to 1; if skills are told apart, the diagonal is 1. It is `nan` without a
+    discriminator.
     """
     recovered, mask = evaluation.recovered_skills, evaluation.mask
     skills = evaluation.skills
     # The squared distance, but for what all skills share.
     alike = jnp.einsum("iets,js->ietj", recovered, skills)
     alike = alike - jnp.sum(skills**2, axis=-1)[None, None, None] / 2
-    equal = jnp.all(skills[:, None] == skills[None], axis=-1)
-    own = jnp.arange(skills.shape[0])[:, None, None]
-    nearest = jnp.argmax(alike, axis=-1)
-    nearest = jnp.where(equal[own, nearest], own, nearest)
-    taken = jax.nn.one_hot(nearest, skills.shape[0])
+    nearest = (alike == jnp.max(alike, axis=-1, keepdims=True)).astype(alike.dtype)
+    taken = nearest / jnp.sum(nearest, axis=-1, keepdims=True)
     counts = jnp.sum(zero_outside(mask, taken), axis=(1, 2))
+    equal = jnp.all(skills[:, None] == skills[None], axis=-1)
+    own = jnp.sum(counts, axis=1, where=equal)
+    counts = jnp.where(equal, 0, counts) + jnp.diag(own)
     lengths = jnp.sum(mask, axis=(1, 2)).astype(counts.dtype)
     shares = counts / lengths[:, None]
     return jnp.where(jnp.isnan(evaluation.accuracy), jnp.nan, shares)

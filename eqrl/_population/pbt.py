@@ -125,7 +125,8 @@ Truncation.__init__.__doc__ = """**Arguments:**
 class Tournament(AbstractSelection):
     """Every member meets another, and losers are replaced by children of the winner.
 
-    The other is drawn from all members. A member loses if the other is better.
+    The other is drawn from all members, for one that failed from those with a score. A
+    member loses if the other is better.
     """
 
     num_replaced: int | None = static_integer(None, least=0)
@@ -147,7 +148,14 @@ class Tournament(AbstractSelection):
     ) -> Int[Array, " population"]:
         size = order.shape[0]
         members = jnp.arange(size)
-        opponents = (members + jr.randint(key, (size,), 1, max(size, 2))) % size
+        any_key, finite_key = jr.split(key)
+        opponents = (members + jr.randint(any_key, (size,), 1, max(size, 2))) % size
+        # What failed is to be replaced, so it may not meet another that failed. Finite
+        # scores are the last in the order.
+        finite = jnp.isfinite(ranked)
+        most = jnp.maximum(jnp.sum(finite), 1)
+        others = order[size - 1 - jr.randint(finite_key, (size,), 0, most)]
+        opponents = jnp.where(finite, opponents, others)
         loses = ranked[opponents] > ranked
         num_losses = jnp.cumsum(loses[order])
         allowed = num_losses <= self.most_replaced(size)

@@ -91,6 +91,17 @@ def test_one_of_the_one_hot_skills_leads_there() -> None:
     np.testing.assert_array_equal(seen[:, 4:], [[0, 1], [1, 0]])
 
 
+def test_skills_are_as_long_as_those_of_the_prior() -> None:
+    mean = np.sqrt(np.pi / 2)
+    for prior, there in (
+        (eqrl.NormalSkills(2), [[-0.8 * mean, 0.6 * mean], [0, 0]]),
+        (eqrl.UniformSkills(2, 0.0, 2.0), [[0, 1.75], [1, 1]]),
+    ):
+        agent, state = seek(*make(prior, np.eye(2)))
+        seen = agent.inner_observation(state, jnp.stack([jnp.zeros(4), GOAL]))
+        np.testing.assert_allclose(seen[:, 4:], there, atol=1e-6)
+
+
 def test_a_wrapper_around_sees_the_goal_too() -> None:
     agent, state = make(eqrl.SphereSkills(), np.eye(2, 4), "observation")
     around = eqrl.Normalized(agent)

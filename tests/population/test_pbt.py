@@ -273,6 +273,18 @@ def test_in_a_tournament_every_loser_may_be_replaced(getkey: GetKey) -> None:
     assert scheme.most_replaced(6) == 5 and scheme.most_replaced(1) == 0
 
 
+def test_in_a_tournament_all_that_failed_are_replaced_first(getkey: GetKey) -> None:
+    ranked = jnp.array([3.0, -jnp.inf, -jnp.inf, 1.0, -jnp.inf])
+    order = jnp.argsort(ranked)
+    for key in jr.split(getkey(), 12):
+        parents = np.asarray(eqrl.Tournament().parents(ranked, order, key=key))
+        assert np.all(np.isin(parents[[1, 2, 4]], [0, 3])) and parents[0] == 0
+        few = np.asarray(eqrl.Tournament(2).parents(ranked, order, key=key))
+        assert np.sum(few[[1, 2, 4]] != [1, 2, 4]) == 2 and few[3] == 3
+        none = eqrl.Tournament().parents(jnp.full(5, -jnp.inf), order, key=key)
+        np.testing.assert_array_equal(none, np.arange(5))
+
+
 def test_a_limited_tournament_replaces_the_worst_losers(getkey: GetKey) -> None:
     ranked = jnp.asarray(SCORES)
     order = jnp.argsort(ranked)

@@ -329,6 +329,13 @@ def test_confusion_has_the_skill_played_in_rows_and_the_one_recovered_in_columns
     np.testing.assert_array_equal(found, [[0.5, 0.5], [0, 1]])
     blind = dataclasses.replace(evaluation, accuracy=jnp.array(jnp.nan))
     assert np.all(np.isnan(eqrl.skill_confusion(blind)))
+    # Skills as far from the recovered one share the step, in whatever order.
+    others = dataclasses.replace(
+        evaluation,
+        skills=jnp.eye(3)[:2],
+        recovered_skills=jnp.broadcast_to(jnp.eye(3)[2], (2, 1, 3, 3)),
+    )
+    np.testing.assert_array_equal(eqrl.skill_confusion(others), np.full((2, 2), 0.5))
     # The longer skill is not the likelier one, and equal skills are not confused.
     for skills in ([[0.3, 0.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]]):
         told = dataclasses.replace(

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 from typing import overload
 
 import equinox as eqx
@@ -9,7 +10,13 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_vector, checked_by
 from ..._rewards.metra import METRA, METRAState
-from ..._skills.prior import EvenOneHotSkills, OneHotSkills, SkillExtras
+from ..._skills.prior import (
+    EvenOneHotSkills,
+    NormalSkills,
+    OneHotSkills,
+    SkillExtras,
+    UniformSkills,
+)
 from ..._types.custom_types import (
     Extras,
     Memory,
@@ -173,9 +180,10 @@ def _within(
 class GoalSkill(AbstractViewWrapper[State, Memory, Extras]):
     """A skill-conditioned agent that always takes the skill that leads to a goal.
 
-    That is the direction from the state to the goal in the space of `METRA`: scaled to
-    length 1, or with one-hot skills the one along its largest element. Made by
-    `eqrl.seek_goal`.
+    That is the direction from the state to the goal in the space of `METRA`. It has
+    length 1, with `NormalSkills` their mean length; with `UniformSkills` it leads from
+    the center of their cube to its surface, and with one-hot skills it is that along
+    the largest element. Made by `eqrl.seek_goal`.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -217,12 +225,21 @@ class GoalSkill(AbstractViewWrapper[State, Memory, Extras]):
         observation = as_floats(observation)
         point = _point_of(self.reward, self.reward_state, observation)
         way = jnp.broadcast_to(self.goal, point.shape) - point
-        if isinstance(self.reward.skills, OneHotSkills | EvenOneHotSkills):
-            skill = jax.nn.one_hot(jnp.argmax(way, axis=-1), way.shape[-1])
+        prior, size = self.reward.skills, way.shape[-1]
+        # At the goal the direction is undefined.
+        least = jnp.finfo(way.dtype).tiny
+        if isinstance(prior, OneHotSkills | EvenOneHotSkills):
+            skill = jax.nn.one_hot(jnp.argmax(way, axis=-1), size)
+        elif isinstance(prior, UniformSkills):
+            longest = jnp.max(jnp.abs(way), axis=-1, keepdims=True)
+            share = (way / jnp.maximum(longest, least) + 1) / 2
+            skill = prior.low + share * (prior.high - prior.low)
         else:
             length = jnp.linalg.norm(way, axis=-1, keepdims=True)
-            # At the goal the direction is undefined.
-            skill = way / jnp.maximum(length, jnp.finfo(way.dtype).tiny)
+            skill = way / jnp.maximum(length, least)
+            if isinstance(prior, NormalSkills):
+                skill *= math.exp(math.lgamma((size + 1) / 2) - math.lgamma(size / 2))
+                skill *= math.sqrt(2)
         return jnp.concatenate([observation, skill], axis=-1)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:
