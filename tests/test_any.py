@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 _PUBLIC = ("", ".envs", ".losses", ".nn", ".presets", ".spaces")
-_MOST = 80
+_MOST = 83
 
 # An annotation that holds `Any`, or an alias of which a part is `Any`: of an argument,
 # a result, a field or a base class.
@@ -99,6 +99,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "SkillTraining.trainer_state",
     ),
     "Metrics are numbers of NumPy or of JAX, and an episode may be of any agent": (
+        "Evaluations.__init__(score)",
         "evaluate(descriptor)",
         "learn_skills(callback)",
         "train(callback)",
@@ -115,7 +116,11 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "load_skill(env)",
         "load_skills(env)",
     ),
-    "Whatever the state of an environment is, it can be played": ("check(env)",),
+    "Whatever the state of an environment is, it can be played": (
+        "check(env)",
+        "sweep(evaluation_env)",
+        "train_population(evaluation_env)",
+    ),
     "Any number of wrappers is looked through": (
         "fix_skill()",
         "seek_goal()",

@@ -131,6 +131,14 @@ OWN_NETWORKS: list[tuple[Any, str]] = [
         r"a Softmax of logits of shape \(2,\) .*of logits of shape \(3,\)",
     ),
     (
+        eqrl.TD3(make_actor=actor(lambda x: x[:2])),
+        "`make_actor` gives <function .*, which holds no arrays",
+    ),
+    (
+        eqrl.TD3(make_actor=actor(lambda x: x.weight)),
+        r"`make_actor` fails .*no attribute .?weight.?\. Write it",
+    ),
+    (
         eqrl.SAC(make_critic=actor(lambda x, y: jnp.sum(x))),
         "`make_critic` gives <function .*, which holds no arrays",
     ),

@@ -307,6 +307,7 @@ class Forgetful(Learner):
             "number": {"hidden": jnp.zeros((), int)},
             "weak": {"hidden": jnp.zeros(())},
         }
+        extras = {"p": 0.5} if self.wrong == "extras" else extras
         chosen = (action, after.get(self.wrong, memory), extras)
         return action if self.wrong == "act" else chosen
 
@@ -362,6 +363,7 @@ def test_what_a_method_of_an_agent_gives_is_named(wrong: str, message: str) -> N
         ("names", r"`\['hidden'\]` is missing"),
         ("kind", "it is a tuple, not a dict"),
         ("number", r"`\['hidden'\]` is of shape \(\) and type int32, not 0\."),
+        ("extras", r"`act` of Forgetful gives 0\.5 in its extras, .*`jnp\.asarray"),
     ],
 )
 def test_a_memory_that_changes_its_structure_is_named(wrong: str, message: str) -> None:

@@ -25,8 +25,11 @@ def _normalized(agent: Any) -> Any:
 
 
 def _taac() -> Any:
-    # The target entropy of actions is TAAC's default.
-    agent = eqrl.TAAC(switch_target_entropy=0.1985, make_optimizer=ADAM, **RATES)
+    # Their windows of 4 are states, so 3 transitions. The target entropy of actions is
+    # TAAC's default.
+    agent = eqrl.TAAC(
+        window_length=3, switch_target_entropy=0.1985, make_optimizer=ADAM, **RATES
+    )
     return _normalized(agent)
 
 
@@ -99,10 +102,11 @@ PAPER = Paper(
     text="""\
 [Yu et al.](https://arxiv.org/abs/2104.06521), with the settings of the runs in their
 repository: one environment and one update a step, 100,000 steps of which 10,000 are the
-warm-up, 256 windows of 4 steps in a batch (SAC: 256 transitions), rates of 1e-4, hidden
-layers of 256 and 256, rewards less their mean, divided by their deviation and clipped
-at 5, a replay of 100,000, targets that move by 0.005, target entropies of -1.609 for
-each action and of 0.1985 for the switch, 10 greedy episodes every 2,500 steps.
+warm-up, 256 windows of 4 states, 3 transitions, in a batch (SAC: 256 transitions),
+rates of 1e-4, hidden layers of 256 and 256, rewards less their mean, divided by their
+deviation and clipped at 5, a replay of 100,000, targets that move by 0.005, target
+entropies of -1.609 for each action and of 0.1985 for the switch, 10 greedy episodes
+every 2,500 steps.
 
 TAAC's critic loss is a mean over the transitions of a window, where theirs is a sum
 divided by one more; and their actor also learns from a window's last state, ours does

@@ -13,6 +13,7 @@ from typing import (
 )
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from typing_extensions import TypeVar
@@ -185,6 +186,12 @@ def after_act(
         )
     what = f"`act` of {name} gives another memory"
     check_kept(what, memory, chosen[1], source="begin")
+    for leaf in jax.tree.leaves(chosen[2]):
+        if isinstance(leaf, (bool, int, float)):
+            raise ValueError(
+                f"`act` of {name} gives {leaf!r} in its extras, which must be arrays, "
+                f"such as `jnp.asarray({leaf!r})`."
+            )
     return chosen
 
 

@@ -71,20 +71,21 @@ def make_network(
         return network
 
     if number is None:
-        network = make(key)
-        kind.check(name, network, spec)
-        return network
-    networks = eqx.filter_vmap(make)(jr.split(key, number))
-    # A function that closes over its weights has no arrays to stack.
-    if not any(map(eqx.is_array, jax.tree.leaves(networks))):
+        made = make(key)
+        kind.check(name, made, spec)
+    else:
+        made = eqx.filter_vmap(make)(jr.split(key, number))
+    # A function that closes over its weights has no arrays to stack, or to update.
+    if not any(map(eqx.is_array, jax.tree.leaves(made))):
         raise ValueError(
-            f"`{name}` gives {shown(networks)}, which holds no arrays, so that there "
+            f"`{name}` gives {shown(made)}, which holds no arrays, so that there "
             "is nothing to learn. Return a pytree that holds the weights, such as an "
             "`equinox.Module`, rather than a function that refers to them."
         )
-    # The element is taken while shapes are traced, so that no weights are copied.
-    kind.check(name, lambda *inputs: take_element(networks, 0)(*inputs), spec)
-    return networks
+    if number is not None:
+        # The element is taken while shapes are traced, so that no weights are copied.
+        kind.check(name, lambda *inputs: take_element(made, 0)(*inputs), spec)
+    return made
 
 
 def _output(name: str, network: AnyNetwork, *vectors: jax.ShapeDtypeStruct) -> PyTree:
@@ -92,7 +93,7 @@ def _output(name: str, network: AnyNetwork, *vectors: jax.ShapeDtypeStruct) -> P
     try:
         # Only shapes are traced: a check runs and compiles nothing.
         return eqx.filter_eval_shape(network, *vectors)
-    except (TypeError, ValueError, IndexError) as error:
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         shapes = " and one of shape ".join(str(vector.shape) for vector in vectors)
         raise ValueError(
             f"The network of `{name}` fails for one vector of shape {shapes}: "

@@ -288,8 +288,10 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         advantage = rows.target - rows.value
         if self.normalize_advantage:
             self._check_minibatch(advantage.shape[0])
+            # Advantages that are all equal become exactly 0 and stay so. Their mean, as
+            # it is rounded, could be another number.
+            advantage -= advantage[:1]
             # A product rather than a division, as in `RunningStatistics.normalize`.
-            # The constant keeps advantages that are all equal at 0.
             inverse = 1 / (jnp.std(advantage) + 1e-8)
             advantage = (advantage - jnp.mean(advantage)) * inverse
         actor_loss, metrics = ppo_actor_loss(

@@ -219,6 +219,12 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
 def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
     """Trains, writes the folder of the run, and returns the exit code."""
     job.check()
+    if evaluation_env(job.env).spec.max_steps is None:
+        raise ValueError(
+            "The environment has no time limit (`spec.max_steps` is None), so an "
+            "episode of the evaluation after training might never end; give "
+            "`--max-steps`, or put an `eqrl.envs.TimeLimit` around your own."
+        )
     print(f"settings of {job.run}", flush=True)
     state, number = job.begin()
     transitions, num_bytes = replay_size(state)

@@ -10,7 +10,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.wrappers.fixed_skill import FixedSkill
 from .._agents.wrappers.skills import SkillConditioned, with_skill
-from .._pytree.fields import Range, check_fields, static_integer, strong_integer
+from .._pytree.fields import (
+    HOLDS_STACK,
+    Range,
+    check_fields,
+    static_integer,
+    strong_integer,
+)
 from .._pytree.tree import parts, take_element
 from .._skills.prior import (
     AbstractSkillPrior,
@@ -76,8 +82,8 @@ class SkillChoice(
     """
 
     env: AbstractEnv[EnvState]
-    agent: AbstractAgent[State, Memory, Extras]
-    states: State
+    agent: AbstractAgent[State, Memory, Extras] = eqx.field(metadata=HOLDS_STACK)
+    states: State = eqx.field(metadata=HOLDS_STACK)
     num_skills: int | Int[Array, ""] | None = eqx.field(
         converter=lambda value: None if value is None else strong_integer(value)
     )

@@ -292,7 +292,7 @@ class PBT(eqx.Module):
         self,
         agents: Stacked[Agent, "population"],
         states: Stacked[State, "population"],
-        scores: Real[Array, " population"],
+        scores: Real[Array | np.ndarray, " population"],
         *,
         key: PRNGKeyArray,
     ) -> tuple[
@@ -326,7 +326,7 @@ class PBT(eqx.Module):
         mesh: Mesh | None,
         agents: Stacked[Agent, "population"],
         states: Stacked[State, "population"],
-        scores: Real[Array, " population"],
+        scores: Real[Array | np.ndarray, " population"],
         *,
         key: PRNGKeyArray,
     ) -> tuple[

@@ -185,20 +185,22 @@ def ancestors_of(
 
 # If the type of a stack is unknown, so is the type of a member.
 @overload
-def member(stack: _Unknown, index: int | Int[Array, ""]) -> Any: ...
+def member(stack: _Unknown, index: int | np.integer | Int[Array, ""]) -> Any: ...
 
 
 @overload
 def member(
-    stack: PopulationSolution[State, Agents], index: int | Int[Array, ""]
+    stack: PopulationSolution[State, Agents], index: int | np.integer | Int[Array, ""]
 ) -> tuple[Agents, State]: ...
 
 
 @overload
-def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> Tree: ...
+def member(
+    stack: Stacked[Tree, "population"], index: int | np.integer | Int[Array, ""]
+) -> Tree: ...
 
 
-def member(stack: Any, index: int | Int[Array, ""]) -> Any:
+def member(stack: Any, index: int | np.integer | Int[Array, ""]) -> Any:
     """Takes one member out of a population or of any stack.
 
     **Arguments:**

@@ -150,7 +150,7 @@ def train_population(
     initial: PopulationSolution[State, Agents] | None = None,
     score: Annotated[Score[State], Takes(("agent", "state", "evaluation"))]
     | None = None,
-    evaluation_env: AbstractEnv[EnvState] | None = None,
+    evaluation_env: AnyEnv | None = None,
     descriptor: Descriptor[object] | None = None,
     mesh: Mesh | None = None,
     members: Members | None = None,

@@ -27,6 +27,9 @@ _CHOICES = "eqrl_choices"
 _CHECK = "eqrl_check"
 _INIT_ONLY = "eqrl_init_only"
 
+HOLDS_STACK = {"eqrl_holds_stack": True}
+"""Metadata of a field that holds a stack in a module that is none itself."""
+
 _A_NUMBER = (
     "is not a number. Give a float; a rate that varies belongs in `make_optimizer`, as "
     "in `lambda rate: optax.adam(schedule)`, and a prior into `eqrl.PBT`."
@@ -518,7 +521,8 @@ def _metadata(module: eqx.Module | type[eqx.Module], name: str) -> Mapping[str, 
 def stack_of(tree: object) -> tuple[str, int] | None:
     """A hyperparameter that has an axis, and its length; `None` if there is none.
 
-    Hyperparameters are scalars, so a module that has one with an axis is a stack.
+    Hyperparameters are scalars, so a module that has one with an axis is a stack,
+    unless it is within a field with the metadata `HOLDS_STACK`.
     """
     if isinstance(tree, (tuple, list)):
         return next((found for x in tree if (found := stack_of(x))), None)
@@ -526,6 +530,8 @@ def stack_of(tree: object) -> tuple[str, int] | None:
         return None
     for field in dataclasses.fields(tree):
         value = getattr(tree, field.name, None)
+        if field.metadata.keys() & HOLDS_STACK:
+            continue
         if _RANGE in field.metadata:
             for each in value if isinstance(value, tuple) else (value,):
                 if len(shape := getattr(each, "shape", ())) > 0:

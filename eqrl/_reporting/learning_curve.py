@@ -16,7 +16,7 @@ from .figure import new_figure, numbered_colors, save_figure
 from .statistics import Center, bootstrap_interval, center_of, moving_average
 
 
-Interval = float | Literal["range"] | None
+Interval = float | int | Literal["range"] | None
 """A level of confidence, the range from minimum to maximum, or neither."""
 
 LogarithmicAxis = Literal["x", "y"]

@@ -29,7 +29,7 @@ class AbstractProgressBar(ABC):
 
     _total: int
     """The amount of work."""
-    _seconds_between_lines: float
+    _seconds_between_lines: float | int
     """Minimum time between two lines if the output is not a terminal."""
 
     _first: tuple[int, int, float] | None = None
@@ -131,7 +131,9 @@ class ProgressBar(AbstractProgressBar):
     If the standard output is not a terminal, it prints a line from time to time.
     """
 
-    def __init__(self, num_steps: int, *, seconds_between_lines: float = 10.0) -> None:
+    def __init__(
+        self, num_steps: int, *, seconds_between_lines: float | int = 10.0
+    ) -> None:
         """**Arguments:**
 
         - `num_steps`: the step at which training ends. If it resumes an earlier
@@ -200,7 +202,7 @@ class PopulationProgressBar(AbstractProgressBar):
         num_generations: int,
         steps_per_generation: int,
         *,
-        seconds_between_lines: float = 10.0,
+        seconds_between_lines: float | int = 10.0,
     ) -> None:
         """**Arguments:**
 
@@ -315,7 +317,8 @@ class Logger:
         numbers: dict[str, float] = {}
         transitions, num_bytes = replay_size(solution)
         if self._is_first and num_bytes > 0:
-            numbers = {"replay_transitions": transitions, "replay_bytes": num_bytes}
+            numbers["replay_transitions"] = float(transitions)
+            numbers["replay_bytes"] = float(num_bytes)
         self._is_first = False
         for name, values in metrics.items():
             array = np.asarray(values)
@@ -367,7 +370,7 @@ class TensorBoard:
 
     def log(
         self,
-        metrics: Mapping[str, np.ndarray | Array | float],
+        metrics: Mapping[str, np.ndarray | Array | float | int],
         step: int,
         *,
         owner: str = "seed",

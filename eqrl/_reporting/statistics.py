@@ -69,7 +69,7 @@ def bootstrap_interval(
     values: Float[np.ndarray, "*rows seeds"] | Float[Array, "*rows seeds"],
     *,
     center: Center = "mean",
-    level: float = 0.95,
+    level: float | int = 0.95,
     num_resamples: int = 2_000,
     seed: int = 0,
 ) -> tuple[Float[np.ndarray, "*rows"], Float[np.ndarray, "*rows"]]:

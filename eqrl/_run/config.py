@@ -448,15 +448,19 @@ class Run(Generic[Schedule]):
                 networks[name] = value
         if self.settings.convolution is not None:
             networks["encoder"] = self._encoder(self.settings.convolution)
+        must_change = {"encoder"}
+        if self.learner is None:
+            # They are also those of the networks of a reward.
+            must_change.add("precision")
+            if not isinstance(self.schedule, SkillSchedule):
+                # Trainings of skills have sizes of their own by default.
+                must_change.add("hidden_sizes")
         agent = make_agent(
             self._named_agent,
             self.agent_options,
             networks,
             lambda: self.make_env().spec.action,
-            # A precision is also that of the networks of a reward.
-            must_change=("encoder", "precision")
-            if self.learner is None
-            else ("encoder",),
+            must_change=must_change,
         )
         if self.learner is not None:
             # The input of a reward is not an image.

@@ -5,12 +5,13 @@ from typing import Any, Literal, overload
 
 import equinox as eqx
 import jax.random as jr
+from typing_extensions import TypeVar
 
-from .._agents.base import AbstractAgent, AnyAgent, layers
+from .._agents.base import AbstractAgent, AgentOfKind, AnyAgent, layers
 from .._agents.wrappers.intrinsic import Intrinsic
 from .._disk.library import Skills, count_skills, load_skill
 from .._interaction.fit import check_is_agent
-from .._population.solution import PopulationSolution
+from .._population.solution import Agents, PopulationSolution
 from .._reporting.learning_curve import shown_metrics
 from .._storage.checkpoint import Directory, restore_part
 from .._storage.files import Content, read_json, reason_of
@@ -37,6 +38,9 @@ from .files import (
     write_json,
 )
 from .write import draw_scores, draw_solution, write_members, write_policies
+
+
+Env = TypeVar("Env", bound=AnyEnv, default=AnyEnv)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,9 +164,9 @@ def load_run(
     folder: Directory,
     seed: int = 0,
     *,
-    agent: AbstractAgent[State, Memory, Extras],
-    env: AbstractEnv[EnvState],
-) -> tuple[AbstractAgent[State, Memory, Extras], State, AbstractEnv[EnvState]]: ...
+    agent: AgentOfKind[State, Agents],
+    env: Env,
+) -> tuple[Agents, State, Env]: ...
 
 
 @overload
@@ -172,7 +176,7 @@ def load_run(
     *,
     agent_type: type[AnyAgent] | None = None,
     make_env: Callable[..., AnyEnv] | None = None,
-) -> tuple[AbstractAgent[Any, Any, Any], Any, AbstractEnv[Any]]: ...
+) -> tuple[AnyAgent, Any, AnyEnv]: ...
 
 
 def load_run(
@@ -181,9 +185,9 @@ def load_run(
     *,
     agent_type: type[AnyAgent] | None = None,
     make_env: Callable[..., AnyEnv] | None = None,
-    agent: AnyAgent | None = None,
-    env: AnyEnv | None = None,
-) -> tuple[AbstractAgent[Any, Any, Any], Any, AbstractEnv[Any]]:
+    agent: Any = None,
+    env: Any = None,
+) -> tuple[Any, Any, Any]:
     """Loads an agent that `eqrl train`, `eqrl pbt` or `eqrl disk` trained.
 
     For a run of `eqrl.save_run`, pass its agent and environment.

@@ -107,7 +107,7 @@ def sweep(
         Takes(("agent", "state", "evaluation")),
     ]
     | None = None,
-    evaluation_env: AbstractEnv[EnvState] | None = None,
+    evaluation_env: AnyEnv | None = None,
     center: Center = "iqm",
     folder: Directory | None = None,
     checkpoint_every: PositiveInt | None = None,

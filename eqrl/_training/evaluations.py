@@ -143,16 +143,10 @@ class Evaluations(Generic[State]):
         key: PRNGKeyArray,
         num_episodes: PositiveInt = 16,
         mode: Mode = "greedy",
-        score: Annotated[
-            Callable[
-                [AbstractAgent[State, Memory, Extras], State, Evaluation[None]],
-                Float[Array, ""],
-            ],
-            Takes(("agent", "state", "evaluation")),
-        ]
+        score: Annotated[Score[State], Takes(("agent", "state", "evaluation"))]
         | None = None,
         patience: PositiveInt | None = None,
-        target: Annotated[float, Range()] | None = None,
+        target: Annotated[float | int, Range()] | None = None,
         log: Annotated[
             Callable[[dict[str, float], int], object], Takes(("metrics", "step"))
         ]

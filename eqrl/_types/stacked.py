@@ -37,7 +37,8 @@ else:
         def __class_getitem__(cls, item: tuple[Any, str]) -> type:
             kind, axis = item
             kind = get_origin(kind) or kind
-            if kind is Any or isinstance(kind, TypeVar):
+            unions = (typing.Union, types.UnionType)
+            if kind is Any or isinstance(kind, TypeVar) or kind in unions:
                 kind = None
             name = f"Stacked[{getattr(kind, '__name__', 'Any')}, {axis!r}]"
             leading = Shaped[Array, f"{axis} ..."]

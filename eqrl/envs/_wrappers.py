@@ -11,7 +11,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._pytree.control_flow import filter_scan
-from .._pytree.fields import Count, PositiveInt, checked, converted, static_integer
+from .._pytree.fields import (
+    HOLDS_STACK,
+    Count,
+    PositiveInt,
+    checked,
+    converted,
+    static_integer,
+)
 from .._pytree.tree import take_element, tree_where
 from .._types.custom_types import EnvState, Observation
 from .._types.data import Action, Box, EnvSpec, Stacking
@@ -338,7 +345,7 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
     """
 
     env: AbstractEnv[EnvState]
-    _states: EnvState
+    _states: EnvState = eqx.field(metadata=HOLDS_STACK)
     _observations: Observation[Array, "states obs"]
 
     @checked

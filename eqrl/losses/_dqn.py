@@ -5,7 +5,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from .._types.custom_types import ActionValueFunction, FloatLike, Observation
-from ._critic import check_flags, check_same_rows, check_same_shape
+from ._critic import check_flags, check_same_rows, check_same_shape, in_one_type
 
 
 def multi_step_return(
@@ -35,8 +35,7 @@ def multi_step_return(
     # Whether no earlier step ended the episode.
     counts = jnp.cumprod(1 - jnp.roll(over, 1).astype(int).at[0].set(0)) == 1
     num_steps = jnp.sum(counts.astype(int))
-    # In the type of the rewards, since a power of another type would promote them.
-    factor = jnp.asarray(discount, reward.dtype)
+    reward, factor = in_one_type(reward, discount)
     weight = factor ** jnp.arange(reward.shape[0]).astype(reward.dtype)
     total = jnp.sum(jnp.where(counts, weight * reward, 0))
     return total, num_steps - 1, factor ** num_steps.astype(reward.dtype)

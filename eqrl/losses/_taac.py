@@ -124,8 +124,9 @@ def critic_metrics(
     The explained variance is NaN if the targets are all equal.
     """
     errors = target[None] - values
-    spread = jnp.var(target[None], axis=1)
-    # Targets that are all equal leave no variance to explain.
+    # Targets that are all equal leave no variance to explain. Only as differences are
+    # they exactly 0, since means are rounded.
+    spread = jnp.var(target[None] - target[None, :1], axis=1)
     explained = 1 - jnp.var(errors, axis=1) / jnp.where(spread > 0, spread, jnp.nan)
     by_critic = {
         "value": jnp.mean(values, axis=1),

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jaxtyping
 import numpy as np
 import optax
 import pytest
@@ -51,6 +52,14 @@ def test_rewards_are_summed_up_to_the_end_of_the_episode(
     )
     value = 0.0 if ends[last] else 16.0
     assert total + discount * value == expected
+
+
+def test_whole_rewards_are_discounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    over = jnp.zeros(3, bool)
+    given: Any = jnp.array([1, 2, 4])
+    found = multi_step_return(given, over, over, 0.5)
+    assert [float(x) for x in found] == [3.0, 2.0, 0.125]
 
 
 def random_runs(length: int) -> eqrl.Transition[None]:

@@ -391,6 +391,23 @@ def test_a_minibatch_of_one_cannot_be_normalized() -> None:
     update(normalize_advantage=False)
 
 
+def test_advantages_that_are_all_equal_ask_for_nothing() -> None:
+    agent: Any = ppo(discrete=True)
+
+    @eqx.filter_jit
+    def loss(batch: Any, equal: Array) -> Any:
+        state = agent.init(SPEC, key=jr.key(0))
+        rows = agent._rows(state, batch)
+        rows = dataclasses.replace(rows, value=0 * rows.value, target=equal)
+        mean = jnp.mean(equal)
+        return mean, agent._loss((state.actor, state.critic), rows)[1]["actor_loss"]
+
+    # As they are rounded, the mean of equal numbers may be another one.
+    equal = jnp.full(NUM_ENVS * NUM_STEPS, 1.1)
+    mean, actor_loss = loss(rollout(), equal)
+    assert mean != equal[0] and actor_loss == 0
+
+
 def test_an_entropy_of_each_element_is_refused() -> None:
     class Unsummed(eqrl.nn.SquashedNormal):
         def entropy(self) -> Any:

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 from eqrl.losses import taac_actor_loss, taac_next_value
+from eqrl.losses._taac import critic_metrics
 from tests.toy import make_linear_gaussian, transitions_of
 
 from . import taac_restated as restated
@@ -253,6 +254,11 @@ def test_an_update_is_as_restated_in_numpy(
             close(metrics[metric], value)
         else:
             np.testing.assert_allclose(metrics[metric], value, rtol=1e-4, atol=1e-4)
+
+
+def test_of_targets_that_are_all_equal_nothing_can_be_explained() -> None:
+    metrics = critic_metrics(jnp.ones((2, 64)), jnp.full(64, 0.1))
+    assert np.isnan(metrics["explained_variance_0"])
 
 
 def test_which_parts_the_losses_differentiate() -> None:

@@ -122,6 +122,10 @@ def test_factories_of_an_own_agent_get_the_hidden_sizes() -> None:
     # What would change nothing is not recorded as if it did.
     with pytest.raises(ValueError, match="`precision` changes nothing in `docs"):
         _run("train", "--agent", _REDQ, "--precision", "bfloat16").make_agent()
+    rated = ("train", "--agent", f"{_HERE}:Rated")
+    with pytest.raises(ValueError, match="`hidden_sizes` changes nothing in `tests"):
+        _run(*rated, "--hidden-sizes", "7").make_agent()
+    _run(*rated).make_agent()
 
 
 def test_an_own_agent_may_be_within_another_or_in_a_population() -> None:
@@ -213,6 +217,16 @@ def test_a_vector_of_rewards_is_refused_before_training(
         (line,) = capsys.readouterr().err.splitlines()
         assert "make_vector` is a vector, of `spec.reward_size=2`, and" in line
         assert not (tmp_path / "x").exists()
+
+
+def test_an_environment_without_a_time_limit_is_refused_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = ("--env", "tests.toy:Clock", "--env-option", "has_limit=False")
+    assert main(["train", "td3", *clock, "--folder", str(tmp_path / "x")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no time limit" in line and "give `--max-steps`" in line
+    assert not (tmp_path / "x").exists()
 
 
 def test_an_own_environment_is_made_with_its_options_and_only_if_it_is_named(

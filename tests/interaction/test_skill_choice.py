@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import eqrl
 from eqrl import EnvSpec, Mode, SkillChoice, SkillChoiceState
+from eqrl._pytree.fields import check_single
 from eqrl.envs import AbstractEnv, Outcome, Point
 from tests.toy import Clock, Compass, Drift, GetKey, Idle, Relay
 
@@ -287,6 +288,10 @@ class TestWithSkillsOfDIAYN:
         for chosen, expected in enumerate(0.2 * np.eye(2)):
             where = self.reached(agents, states, jnp.eye(2)[chosen], 2)
             np.testing.assert_allclose(where, expected, rtol=1e-6)
+        # What holds a stack is none itself, and so it can be trained in.
+        choice = SkillChoice(Point(), agents, states, 2, num_steps=2)
+        rates = eqx.filter_vmap(lambda rate: eqrl.SAC(actor_lr=rate))(jnp.ones(2))
+        check_single("env", eqx.tree_at(lambda x: x.agent, choice, rates))
 
     def test_an_action_chooses_a_one_hot_skill(self) -> None:
         agent, state = self.conditioned(2)

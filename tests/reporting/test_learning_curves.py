@@ -134,7 +134,7 @@ def test_infinite_values_make_infinite_ends() -> None:
     low, high = eqrl.bootstrap_interval(rows)
     np.testing.assert_array_equal(low, [1, inf, -inf, 1])
     np.testing.assert_array_equal(high, [inf, inf, 2, 3])
-    low, high = eqrl.bootstrap_interval(rows, level=1.0)
+    low, high = eqrl.bootstrap_interval(rows, level=1)
     np.testing.assert_array_equal(low, [1, inf, -inf, 1])
     # The largest of so few is left out, and so are draws that hold it seldom.
     rare = np.array([inf, 1, 2, 3, 4, 5, 6, 7])

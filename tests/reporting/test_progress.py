@@ -127,7 +127,7 @@ def test_time_left_follows_from_the_rate(clock: _Clock) -> None:
 
 
 def test_without_a_terminal_lines_are_apart(clock: _Clock) -> None:
-    progress = eqrl.ProgressBar(1000, seconds_between_lines=10.0)
+    progress = eqrl.ProgressBar(1000, seconds_between_lines=10)
     with _shown(progress) as lines:
         for step in range(1, 31):
             clock.now += 1
@@ -142,7 +142,7 @@ def test_without_a_terminal_lines_are_apart(clock: _Clock) -> None:
 
 
 def test_without_a_terminal_the_last_row_is_printed_at_once(clock: _Clock) -> None:
-    progress = eqrl.ProgressBar(2, seconds_between_lines=10.0)
+    progress = eqrl.ProgressBar(2, seconds_between_lines=10)
     with _shown(progress) as lines:
         progress(1, {}, None)
         progress(2, {}, None)
@@ -243,7 +243,7 @@ def test_a_population_shows_by_what_it_was_ranked(returns: list[Any]) -> None:
 def test_a_population_shows_the_steps_of_all_members_and_the_time_left(
     clock: _Clock,
 ) -> None:
-    progress = eqrl.PopulationProgressBar(10, 100, seconds_between_lines=0.0)
+    progress = eqrl.PopulationProgressBar(10, 100, seconds_between_lines=0)
     with _shown(progress) as lines:
         clock.now = 150.0
         progress(100, {}, _population([[1.0], [2.0]]))

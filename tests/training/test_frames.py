@@ -257,6 +257,7 @@ def test_agents_of_a_replay_learn_the_same(tmp_path: Path) -> None:
         logger(step, {}, shared)
     size = {"replay_transitions": 600, "replay_bytes": bytes_of(states[0])}
     assert logged == [size, {}]
+    assert all(type(number) is float for number in logged[0].values())
     stored = [eqrl.stored_transitions(solution) for solution in (shared, whole)]
     num_rows = stored[0].reward.shape[-1]
     assert same(stored[0], jax.tree.map(lambda x: x[:, :, -num_rows:], stored[1]))

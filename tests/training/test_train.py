@@ -879,7 +879,7 @@ def test_seeds_are_evaluated_apart_and_end_together() -> None:
     single = evaluations(score=score, target=float(first_score))
     assert seeds(60, evaluations=single).metrics["step"][-1] == 60
     # Nor do the others wait for one that diverged, which has no score.
-    others = evaluations(score=score, target=-1e9)
+    others = evaluations(score=score, target=-1_000_000_000)
     failed = jnp.array([True, False, False])
     row = others.measure(20, {}, whole.state, failed)
     assert np.isnan(row["evaluation_return"]).tolist() == [True, False, False]

@@ -63,6 +63,11 @@ def trainer_in_steps() -> None:
     assert_type(state.agent, ImitatorState)
 
 
+def runs() -> None:
+    loaded = eqrl.load_run("mine", agent=Imitator(), env=ENV)
+    assert_type(loaded, tuple[Imitator, ImitatorState, Boat])
+
+
 def wrappers() -> None:
     curious = eqrl.Intrinsic(Imitator(), Rare())
     assert_type(curious, eqrl.Intrinsic[ImitatorState, RareState, None, None])
@@ -98,6 +103,9 @@ def skills() -> None:
     fixed, state = eqrl.fix_skill(agent, solution.state, jnp.zeros(3))
     assert_type(fixed, eqrl.AbstractAgent[eqrl.SACState, None, None])
     assert_type(state, eqrl.SACState)
+    twice = eqrl.Intrinsic(agent, eqrl.RND())
+    begun = twice.init(ENV.spec, key=KEY)
+    assert_type(eqrl.fix_skill(twice, begun, jnp.zeros(3))[1], eqrl.SACState)
     evaluation = eqrl.evaluate_skills(
         agent, solution.state, ENV, num_episodes=2, key=KEY
     )
@@ -161,7 +169,10 @@ def populations(pbt: eqrl.PBT) -> None:
         num_episodes=2,
         key=KEY,
         score=score,
+        # It may be of another kind.
+        evaluation_env=eqrl.envs.TimeLimit(ENV, 5),
     )
+    eqrl.Evaluations(Imitator(), ENV, every=100, key=KEY, score=score, target=100)
     assert_type(population, eqrl.PopulationSolution[ImitatorState, Imitator])
     assert_type(population.states, ImitatorState)
     assert_type(population.agents, Imitator)

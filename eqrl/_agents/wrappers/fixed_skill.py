@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
+from typing_extensions import TypeVar
 
 from ..._pytree.fields import check_vector, checked_by
 from ..._rewards.metra import METRA, METRAState
@@ -37,6 +38,9 @@ from ..base import (
 )
 from .intrinsic import Intrinsic, IntrinsicState, find
 from .skills import SkillConditioned, SkillMemory, with_skill_size
+
+
+InnerRewardState = TypeVar("InnerRewardState", default=PyTree)
 
 
 class FixedSkill(AbstractViewWrapper[State, Memory, Extras]):
@@ -91,6 +95,19 @@ FixedSkill.__init__.__doc__ = """**Arguments:**
 - `agent`: the agent inside a `SkillConditioned`.
 - `skill`: a vector as long as the agent's skills.
 """
+
+
+@overload
+def fix_skill(
+    agent: Intrinsic[
+        IntrinsicState[State, InnerRewardState],
+        RewardState,
+        SkillMemory[Memory],
+        SkillExtras[Extras],
+    ],
+    state: IntrinsicState[IntrinsicState[State, InnerRewardState], RewardState],
+    z: Float[Array | np.ndarray, " skill"],
+) -> tuple[AbstractAgent[State, Memory, Extras], State]: ...
 
 
 @overload

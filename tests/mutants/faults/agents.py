@@ -722,15 +722,15 @@ FAULTS = (
     Fault(
         "agents:network-that-indexes-too-far",
         "eqrl/_agents/networks.py",
-        "except (TypeError, ValueError, IndexError) as error:",
-        "except (TypeError, ValueError) as error:",
+        "(AttributeError, IndexError, RuntimeError, TypeError, ValueError)",
+        "(TypeError, ValueError)",
         ("tests/test_bad_input.py -k of_ones_own",),
     ),
     Fault(
         "agents:network-of-another-size",
         "eqrl/_agents/networks.py",
-        "except (TypeError, ValueError, IndexError) as error:",
-        "except IndexError as error:",
+        "(AttributeError, IndexError, RuntimeError, TypeError, ValueError)",
+        "IndexError",
         ("tests/test_bad_input.py -k of_ones_own",),
     ),
     Fault(
@@ -750,7 +750,7 @@ FAULTS = (
     Fault(
         "agents:critic-without-weights",
         "eqrl/_agents/networks.py",
-        "if not any(map(eqx.is_array, jax.tree.leaves(networks))):",
+        "if not any(map(eqx.is_array, jax.tree.leaves(made))):",
         "if False:",
         ("tests/test_bad_input.py -k of_ones_own",),
     ),
