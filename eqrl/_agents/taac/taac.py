@@ -1,5 +1,5 @@
 import math
-from typing import Literal, get_args
+from typing import get_args
 
 import equinox as eqx
 import jax
@@ -191,10 +191,8 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
     max_repeat_steps: int | None = static_integer(None, least=1)
     randomize_first_trajectory: bool = eqx.field(default=False, static=True)
     epsilon: FloatLike = hyperparameter(0.0, low=0, high=1)
-    bootstrap: Literal["mixed", "sampled"] = static_choice(
-        "mixed", ("mixed", "sampled")
-    )
-    target: Literal["compare_through", "one_step", "multi_step"] = static_choice(
+    bootstrap: str = static_choice("mixed", ("mixed", "sampled"))
+    target: str = static_choice(
         "compare_through", ("compare_through", "one_step", "multi_step")
     )
     td_loss: TDLoss = eqx.field(
