@@ -205,6 +205,8 @@ def test_two_heads_give_the_value_and_what_each_action_adds() -> None:
     expected = value + advantage - advantage.mean()
     np.testing.assert_allclose(given, expected, rtol=1e-5)
     assert factory == ActionValues((5, 4), dueling=True) != ActionValues((5, 4))
+    normalized: Any = ActionValues((5, 4), dueling=True, layer_norm=True)
+    assert heads.norm is None and normalized(3, 2, key=jr.key(0)).norm is not None
     with pytest.raises(ValueError, match="must have 1 widths"):
         ActionValues((), dueling=True)(3, 2, key=jr.key(0))
 

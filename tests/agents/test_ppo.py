@@ -21,7 +21,7 @@ from eqrl._agents.on_policy import (
 from eqrl.losses import lambda_return, ppo_actor_loss, ppo_critic_loss
 from eqrl.spaces import Discrete
 
-from ..agents_under_test import ppo
+from ..agents_under_test import ppo, pqn
 from ..toy import transitions_of
 
 
@@ -389,6 +389,14 @@ def test_a_minibatch_of_one_cannot_be_normalized() -> None:
     with pytest.raises(ValueError, match="`num_minibatches=15` leaves one transition"):
         update()
     update(normalize_advantage=False)
+
+
+def test_the_rate_is_annealed_by_the_steps_of_all_environments() -> None:
+    row = jax.tree.map(lambda x: x[:, 0], rollout())
+    for agent in (ppo(discrete=True), pqn()):
+        begun = eqx.filter_eval_shape(agent.init, SPEC, key=jr.key(0))
+        state: Any = dataclasses.replace(begun, num_steps=jnp.asarray(3))
+        assert agent.observe(state, row).num_steps == 3 + NUM_ENVS
 
 
 def test_advantages_that_are_all_equal_ask_for_nothing() -> None:

@@ -86,9 +86,10 @@ def test_critics_see_the_skill_that_is_taken() -> None:
 
 
 def test_one_of_the_one_hot_skills_leads_there() -> None:
-    agent, state = seek(*make(eqrl.OneHotSkills(2), np.eye(2)))
-    seen = agent.inner_observation(state, jnp.array([[0.0] * 4, [-2.0, 0.0, 0, 0]]))
-    np.testing.assert_array_equal(seen[:, 4:], [[0, 1], [1, 0]])
+    for prior in (eqrl.OneHotSkills(2), eqrl.EvenOneHotSkills(2)):
+        agent, state = seek(*make(prior, np.eye(2)))
+        seen = agent.inner_observation(state, jnp.array([[0.0] * 4, [-2.0, 0, 0, 0]]))
+        np.testing.assert_array_equal(seen[:, 4:], [[0, 1], [1, 0]])
 
 
 def test_skills_are_as_long_as_those_of_the_prior() -> None:

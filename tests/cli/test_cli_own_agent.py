@@ -236,6 +236,9 @@ def test_an_own_environment_is_made_with_its_options_and_only_if_it_is_named(
     command: Any = parse(["train", *words])
     point = eqrl.envs.Point(step_size=0.5, max_steps=4, goal=(1.0, 0.0))
     assert command.run.make_env() == point
+    twice: Any = parse(["train", *words, "--env-option", "step_size=1"])
+    with pytest.raises(ValueError, match="is given twice"):
+        twice.run.make_env()
     assert command.run.name == "sac-tests.cli.test_cli_own_agent-make_point"
     write_config(tmp_path, command.run)
     for again in ("rerun", "evaluate", "render"):

@@ -87,11 +87,14 @@ class Rover(gymnasium.Env[Any, Any]):
         self.place = self.place + self.speed * action[:, None] + noise
         action[:] = 100
         self.time += 1
-        reward = math.nan if wrong == "nan" else float(self.place[0, 0])
+        reward = float(self.place[0, 0])
         infos = {"x_position": self.place[0, 0], "y_position": self.place[1, 0]}
         # At the end it is both, as at a limit.
         over = self.time >= self.length
-        return self._seen(), reward, over, over, infos
+        seen = self._seen()
+        if wrong == "nan":
+            seen["place"] = math.nan * seen["place"]
+        return seen, reward, over, over, infos
 
     def _seen(self) -> Any:
         return {"place": self.place, "gear": np.int64(self.time % 3 - 1)}

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 import eqrl
 
-from ..toy import Compass
+from ..toy import Clock, Compass
 
 
 class Uphill(eqrl.envs.AbstractEnvWrapper[Any]):
@@ -77,6 +77,8 @@ def test_a_plane_through_the_returns_shows_the_way_up() -> None:
 def test_tasks_and_skills_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="try more of them"):
         select("regression", num_skills=2)
+    with pytest.raises(ValueError, match="rewards are vectors"):
+        select(env=Clock(reward_size=2))
     agent = eqrl.SAC()
     options: Any = {"num_skills": 2, "num_episodes": 1, "key": jr.key(0)}
     with pytest.raises(ValueError, match="SAC has no skills"):

@@ -12,6 +12,7 @@ import pytest
 import eqrl
 from docs.examples.plan_continuous_skills import refined
 from docs.examples.plan_with_dads import plan
+from eqrl._rewards.smerl import SMERLState
 
 from ..skilled import skill_transitions
 from ..toy import GetKey
@@ -71,6 +72,10 @@ def test_a_change_is_compared_with_what_each_skill_would_do(
     assert np.all(np.exp(-expected) >= weights[np.arange(6) % 4])
     score = lambda state, batch: reward.reward(state, batch, step=ZERO, key=jr.key(0))
     np.testing.assert_allclose(score(state, batch), expected, rtol=1e-3, atol=1e-5)
+    even = dataclasses.replace(reward, skills=eqrl.EvenOneHotSkills(4))
+    alike = own - np.log(np.mean(np.exp(every), axis=0))
+    found = even.reward(state, batch, step=ZERO, key=jr.key(0))
+    np.testing.assert_allclose(found, alike, rtol=1e-3, atol=1e-5)
     folded = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), batch)
     again = score(state, folded).ravel()
     np.testing.assert_allclose(again, expected, rtol=1e-3, atol=1e-5)
@@ -95,9 +100,11 @@ def test_drawn_skills_are_compared_with_the_own_one_among_them(getkey: GetKey) -
     skills = eqrl.UniformSkills(2)
     options: dict[str, Any] = {"num_components": 3, "make_network": LINEAR}
     reward: Any = eqrl.DADS(skills, num_samples=5, **options)
-    state = reward.init(SPEC, key=getkey())
+    begun = reward.init(SPEC, key=getkey())
     batch: Any = skill_transitions(getkey(), skill=jr.uniform(getkey(), (6, 2)))
-    state = reward.observe(state, batch)
+    state = reward.observe(begun, batch)
+    smerl = eqrl.SMERL(reward).observe(SMERLState(begun, jnp.zeros(())), batch)
+    assert eqx.tree_equal(smerl.reward, state)
     key = getkey()
     score = reward.reward(state, batch, step=ZERO, key=key)
     draw = lambda key: skills.sample(index=ZERO, key=key)

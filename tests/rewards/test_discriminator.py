@@ -316,7 +316,9 @@ def test_a_learning_rate_is_no_less_than_0() -> None:
 
 
 def test_diayn_is_its_parts_around_any_agent() -> None:
-    agent = eqrl.diayn(sac(), 5, lr=0.25, include_prior=False, environment_weight=2)
+    options: dict[str, Any] = {"environment_weight": 2, "reward_minibatches": 3}
+    agent = eqrl.diayn(sac(), 5, lr=0.25, include_prior=False, **options)
+    assert agent.reward_minibatches == 3
     assert isinstance(agent.agent, eqrl.SkillConditioned)
     assert isinstance(agent.reward, eqrl.Discriminator)
     assert agent.agent.skills is agent.reward.skills

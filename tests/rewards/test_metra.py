@@ -103,6 +103,9 @@ def test_one_hot_skills_are_centered_and_all_axes_of_a_batch_count(
     folded = jax.tree.map(lambda x: x.reshape(2, 2, *x.shape[1:]), batch)
     score = reward.reward(state, folded, step=ZERO, key=getkey())
     np.testing.assert_allclose(score, expected.reshape(2, 2), rtol=1e-4)
+    even = dataclasses.replace(reward, skills=eqrl.EvenOneHotSkills(3))
+    again = even.reward(state, folded, step=ZERO, key=getkey())
+    np.testing.assert_array_equal(again, score)
     after, metrics = reward.update(state, folded, key=getkey())
     flat, flat_metrics = reward.update(state, batch, key=getkey())
     jax.tree.map(np.testing.assert_array_equal, metrics, flat_metrics)
@@ -143,6 +146,11 @@ def test_a_linear_lsd_keeps_the_longest_step(getkey: GetKey) -> None:
     origin = reward.represent(state, jnp.zeros((2, 2)))
     rows = reward.represent(state, jnp.eye(2)) - origin
     np.testing.assert_allclose(np.linalg.norm(rows, 2), 1, rtol=1e-3)
+
+
+def test_lsd_is_metra_with_what_it_is_given() -> None:
+    lsd = eqrl.LSD(3, make_optimizer=optax.sgd)
+    assert lsd.constraint == "spectral" and lsd.make_optimizer is optax.sgd
 
 
 def test_weights_that_nothing_would_limit_are_refused(getkey: GetKey) -> None:

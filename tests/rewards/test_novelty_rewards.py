@@ -11,11 +11,13 @@ import numpy as np
 import optax
 
 import eqrl
+from eqrl._rewards.icm import lengths as icm_lengths
 from eqrl._rewards.running_statistics import (
     mean_size,
     no_statistics,
     root_mean_square,
 )
+from eqrl._rewards.scaled import ScaledState
 from eqrl.spaces import Discrete
 
 from ..skilled import skill_transitions
@@ -65,9 +67,11 @@ def particles(
 
 def test_rnd_pays_for_the_error_at_the_state_reached(getkey: GetKey) -> None:
     reward = eqrl.RND(num_features=3, clip=1.5, **PLAIN)
-    state: Any = reward.init(SPEC, key=getkey())
+    begun: Any = reward.init(SPEC, key=getkey())
     batch = transitions(getkey)
-    state = reward.observe(state, batch)
+    state: Any = reward.observe(begun, batch)
+    scaled = eqrl.Scaled(reward).observe(ScaledState(begun, no_statistics(1)), batch)
+    assert eqx.tree_equal(scaled.reward, state) and not eqx.tree_equal(begun, state)
     reached = np.asarray(batch.next_observation, np.float64)
     rows = np.clip((reached - reached.mean(0)) / reached.std(0), -1.5, 1.5)
     assert np.any(np.abs(rows) == 1.5)
@@ -177,6 +181,8 @@ def test_an_encoder_learns_from_choices_and_not_from_the_state_reached(
 
 
 def test_disagreement_pays_for_the_variance_of_models(getkey: GetKey) -> None:
+    # Also of models that predict perfectly the gradient is finite.
+    assert not jnp.any(jax.grad(lambda x: jnp.sum(icm_lengths(x)))(jnp.zeros((1, 2))))
     reward = eqrl.Disagreement(num_models=3, **PLAIN)
     state: Any = reward.init(SPEC, key=getkey())
     batch = transitions(getkey)
@@ -251,10 +257,13 @@ def test_cic_pays_for_entropy_and_for_telling_skills_apart(getkey: GetKey) -> No
     np.testing.assert_allclose(score(reward, state, batch), expected, rtol=1e-4)
     after, metrics = updated(reward, state, batch)
     np.testing.assert_allclose(metrics["contrastive_loss"], loss.mean(), rtol=1e-4)
+    mean = np.mean(np.expm1(particles(reached, 2, 1.0)))
+    np.testing.assert_allclose(mean_size(after.distances), mean, rtol=1e-4)
     _, metrics = updated(reward, after, batch)
     assert metrics["contrastive_loss"] < loss.mean()
     agent = eqrl.SkillConditioned(eqrl.SAC(), skills, resample_every=50)
     eqrl.Intrinsic(agent, reward)
+    assert eqrl.CIC(skills).contrastive_weight == 0
 
 
 def test_a_scaled_reward_has_a_mean_square_of_one(getkey: GetKey) -> None:

@@ -854,6 +854,7 @@ def test_seeds_are_evaluated_apart_and_end_together() -> None:
         assert best is not None and best.score == scores[:, seed].max()
         assert best.step == 20 * (scores[:, seed].argmax() + 1)
         assert float(best.state.weight.sum()) == pytest.approx(best.score)
+    assert by_weight.best is not None and by_weight.best.score == scores.max()
     # Each has episodes of its own, which the member alone plays likewise.
     keys = jr.split(jr.fold_in(jr.key(5), 60), 3)
     column = resumed.metrics["evaluation_return"]
