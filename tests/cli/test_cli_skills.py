@@ -70,7 +70,9 @@ def test_diayn_alone_learns_skills_of_the_point_with_sac() -> None:
 
 def test_options_are_those_of_the_agent_within() -> None:
     for given in (("--agent", "td3"), ("--agent=td3",)):
-        agent = _agent(*given, "--policy-delay", "3")
+        rest = ("--reward-minibatches", "2", "--score-after-update")
+        agent = _agent(*given, "--policy-delay", "3", *rest)
+        assert (agent.reward_minibatches, agent.score_after_update) == (2, True)
         assert isinstance(agent.agent.agent, eqrl.TD3)
         assert agent.agent.agent.policy_delay == 3
 
