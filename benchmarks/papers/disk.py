@@ -206,14 +206,17 @@ alpha 1000 for Swimmer, alpha 60 for Ant, and falls end the episodes of Ant alon
 Their Hopper has 50 skills, and the first 2 of their Ant's 10 have half the steps of the
 others. Random steps are 1,000 here and 5,000 there; the replay holds 250,000 steps, in
 theirs all of them (Swimmer: a fifth, Ant: two ninths); their targets move at every
-second update. Their Ant also observes contact forces, which version 4 leaves out. When
+second update. In their code time limits count as terminal states; here they end no
+value. Their Ant also observes contact forces, which version 4 leaves out. When
 a skill begins, the newest half of the replay stays, theirs a random half. Where paper,
 pseudocode and code disagree, DISk follows the paper (`mode="paper"`).
 
 DIAYN sees positions alone; what theirs saw is not released.
 
 Skills are played in 3 greedy episodes of 500 steps each. Positions are those of the
-torso, of Hopper along x alone, where theirs has the height, too. Whether their distance
+torso, of Hopper along x alone, where theirs has the height, too, and Swimmer's is its
+center of mass in theirs. EnvPool gives 0 for the position before the first step,
+whose change is therefore up to 0.1 off. Whether their distance
 is that between pairs of skills or from the union of the others cannot be told from
 their repository, so both are given.
 """,

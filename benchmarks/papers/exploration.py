@@ -39,7 +39,8 @@ environments, and 200 updates after 200 steps of each; SAC with rates of 1e-4, b
 of 256, hidden layers of 256 and 256, a temperature from 0.01 and a target entropy of
 minus half the number of actions; 11,200 steps by the policy that has learned
 nothing (10,000 in whole iterations).
-A reward learns before it scores a batch. Rewards have the library's defaults.
+A reward learns before it scores a batch. Rewards have the library's defaults; APT
+measures distances between observations, where its release learns features.
 
 `cells of training` are the cells of 1 by 1, in x and y, of all states in training.
 """,

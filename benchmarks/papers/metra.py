@@ -332,7 +332,9 @@ of them and models a step by 4 normal distributions, the copy by one. CIC has th
 dimensions and the 50 steps of a skill of its release, but its 15 nearest neighbors
 leave out the state itself, which the release counts as the sixteenth, and distances are
 divided by their running mean, not by their variance, and not reduced by a constant. RND
-and APT, which is `ParticleEntropy`, have none.
+and APT, which is `ParticleEntropy`, have none. APT measures distances between
+observations, where its release learns features, and its 12 nearest neighbors leave out
+the state itself, which the release counts as the twelfth.
 
 `cells of 48 episodes` are those of 48 greedy episodes with skills from the prior (each
 one-hot skill as often as all others), the first and the last state among them; `cells

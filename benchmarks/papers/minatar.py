@@ -25,12 +25,14 @@ GAMES: dict[str, tuple[int, dict[str, float]]] = {
     "SpaceInvaders": (6, {README: 131, CURVES: 132, PGX: 144, DQN: 44}),
     "Seaquest": (10, {PGX: 54, DQN: 20}),
 }
-NUM_STEPS = 10_000_000
+NUM_STEPS, EVERY = 10_000_000, 100_000
 
 
 def _whole(num_envs: int, num_steps: int) -> int:
-    """As many steps as there are in whole rollouts."""
-    return NUM_STEPS // (num_envs * num_steps) * (num_envs * num_steps)
+    """As many steps as there are in whole rows of the metrics."""
+    size = num_envs * num_steps
+    row = -(-EVERY // size) * size
+    return round(NUM_STEPS / row) * row
 
 
 def _gymnax() -> Any:
@@ -38,6 +40,7 @@ def _gymnax() -> Any:
         lr=5e-4,
         discount=0.999,
         num_minibatches=8,
+        value_clip=0.2,
         make_actor=eqrl.nn.Choice((256, 256), jax.nn.relu),
         make_critic=eqrl.nn.Value((256, 256), jax.nn.relu),
     )
@@ -76,9 +79,9 @@ def _training(make_agent: Any, num_envs: int, num_steps: int) -> Training:
         make_agent=make_agent,
         make_trainer=rollouts,
         num_steps=_whole(num_envs, num_steps),
-        evaluate_every=100_000,
+        evaluate_every=EVERY,
         num_episodes=16,
-        log_every=100_000,
+        log_every=EVERY,
     )
 
 
@@ -102,12 +105,14 @@ PAPER = Paper(
     text="""\
 The games of [Young and Tian](https://arxiv.org/abs/1903.03176) as gymnax has them:
 episodes end after 1,000 steps (Freeway 2,500), actions are those that have an effect,
-and none is repeated at random. 10,000,000 steps each.
+and none is repeated at random. About 10,000,000 steps each, in whole rows of the
+metrics. A time limit ends no value here; in gymnax's and PQN's runs it does, in which
+every episode of Freeway ends by it.
 
 `PPO-gymnax` has the settings of gymnax's own runs: 64 environments, rollouts of 128
 steps, 4 epochs of 8 minibatches, a constant rate of 5e-4, discount 0.999, decay 0.95,
-clip 0.2, entropy bonus 0.01, gradients of norm 0.5, two layers of 256 on the flattened
-image.
+ratios and values clipped by 0.2, entropy bonus 0.01, gradients of norm 0.5, two layers
+of 256 on the flattened image. Weights are orthogonal at first, theirs are flax's.
 
 `PQN` has those of [Gallici et al.](https://arxiv.org/abs/2407.04811): 128 environments,
 rollouts of 32 steps, 2 epochs of 32 minibatches, a rate from 5e-4 to 0, discount 0.99,
@@ -119,6 +124,7 @@ convolution is normalized, too.
 
 gymnax's README and curves are of PPO after 10,000,000 steps; those of pgx and of
 MinAtar's paper have random repeats of actions, and all curves are read off figures.
+Returns of gymnax and pgx are of sampled actions, as those of `training` are.
 
 Greedy returns are of 16 episodes after about every 100,000 steps, in whole rollouts:
 106,496 for PPO, 102,400 for PQN.

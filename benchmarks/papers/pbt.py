@@ -46,7 +46,7 @@ class Population(AbstractContender):
             where=_tuned,
             priors=PRIORS,
             num_replaced=3,
-            num_elite=3,
+            num_elite=5,
             resample_probability=1.0,
         )
         agents: Any = pbt.init(eqrl.SAC(), SIZE, key=jr.key(1_000 + seed))
@@ -128,8 +128,10 @@ from the same states and hyperparameters.
 The ranges are those of [Flajolet et al.](https://arxiv.org/abs/2206.08888): rates from
 3e-5 to 3e-3 (log-uniform), discount from 0.9 to 0.9999 (theirs: to 1), reward scale
 from 0.1 to 10 (log-uniform). Every 10,000 steps, after 10 greedy episodes of each
-member, the worst 3 become copies of the best 3, with hyperparameters drawn anew; in
-theirs, 40 % of 80 members become copies of random others every 100,000 updates. One
+member, each of the worst 3 becomes a copy of one of the other 5, drawn at random, with
+its replay and with hyperparameters drawn anew. In theirs, the worst 40 % of 80 members
+take over the policy alone of a random one of the others every 100,000 updates, and
+keep their critics and replays; and their critics square the discount. One
 environment and one update a step, batches of 256, hidden layers of 256 and 256, 5,000
 random steps first (theirs: 25,000), a replay of 100,000 (300,000), 100,000 steps of a
 member (3,000,000), and the task's version 4 (2).

@@ -40,7 +40,10 @@ temperature of 0.2, else the same.
 
 We evaluate in 10 greedy episodes every 5,000 steps. The greedy returns beside ours are
 those at the end, as `last evaluation` is. Spinning Up's curve is read off a figure, has
-rates of 1e-3, a fixed temperature of 0.2 and batches of 100, and may be smoothed.
+rates of 1e-3, a fixed temperature of 0.2, batches of 100 and 50 updates after each 50
+steps, and may be smoothed. CleanRL's number is of returns in training; it has rates of
+1e-3 for critics and temperature, 5,000 random steps, and two updates of actor and
+temperature after every second step.
 """,
     experiments=(
         Experiment(
