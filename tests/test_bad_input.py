@@ -61,6 +61,10 @@ def make_blurred(given: Any) -> Any:
     return lambda *sizes, key: Blurred(given, jr.normal(key))
 
 
+def unwritten(x: Any) -> Any:
+    raise NotImplementedError
+
+
 def uneven(observation: Array) -> nn.TanhNormal:
     del observation
     return nn.TanhNormal(mean=jnp.zeros(2), log_scale=jnp.zeros(3))
@@ -134,6 +138,7 @@ OWN_NETWORKS: list[tuple[Any, str]] = [
         eqrl.TD3(make_actor=actor(lambda x: x[:2])),
         "`make_actor` gives <function .*, which holds no arrays",
     ),
+    (eqrl.DQN(make_network=actor(unwritten)), "fails .*: NotImplementedError"),
     (
         eqrl.TD3(make_actor=actor(lambda x: x.weight)),
         r"`make_actor` fails .*no attribute .?weight.?\. Write it",

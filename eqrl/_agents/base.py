@@ -187,7 +187,7 @@ def after_act(
     what = f"`act` of {name} gives another memory"
     check_kept(what, memory, chosen[1], source="begin")
     for leaf in jax.tree.leaves(chosen[2]):
-        if isinstance(leaf, (bool, int, float)):
+        if type(leaf) in (bool, int, float, complex):
             raise ValueError(
                 f"`act` of {name} gives {leaf!r} in its extras, which must be arrays, "
                 f"such as `jnp.asarray({leaf!r})`."

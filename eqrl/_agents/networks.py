@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, PRNGKeyArray
 
-from .._pytree.fields import check_arity, check_factory, shown
+from .._pytree.fields import check_arity, check_factory, is_module, shown
 from .._pytree.tree import described, is_float_shape, take_element
 from .._types.custom_types import Observation, PyTree
 from .._types.data import EnvSpec
@@ -75,8 +75,11 @@ def make_network(
         kind.check(name, made, spec)
     else:
         made = eqx.filter_vmap(make)(jr.split(key, number))
-    # A function that closes over its weights has no arrays to stack, or to update.
-    if not any(map(eqx.is_array, jax.tree.leaves(made))):
+    # A function that closes over its weights has no arrays to stack, or to update. A
+    # module without any may be a fixed policy.
+    has_arrays = any(map(eqx.is_array, jax.tree.leaves(made)))
+    is_fixed = number is None and is_module(type(made))
+    if not has_arrays and not is_fixed:
         raise ValueError(
             f"`{name}` gives {shown(made)}, which holds no arrays, so that there "
             "is nothing to learn. Return a pytree that holds the weights, such as an "
@@ -95,10 +98,11 @@ def _output(name: str, network: AnyNetwork, *vectors: jax.ShapeDtypeStruct) -> P
         return eqx.filter_eval_shape(network, *vectors)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         shapes = " and one of shape ".join(str(vector.shape) for vector in vectors)
+        reason = (str(error) or repr(error)).splitlines()[0].rstrip(".")
         raise ValueError(
             f"The network of `{name}` fails for one vector of shape {shapes}: "
-            f"{str(error).splitlines()[0].rstrip('.')}. Write it for a single "
-            "observation, and let it follow the sizes that it is made with."
+            f"{reason}. Write it for a single observation, and let it follow the sizes "
+            "that it is made with."
         ) from error
 
 

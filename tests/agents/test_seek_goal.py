@@ -96,7 +96,9 @@ def test_skills_are_as_long_as_those_of_the_prior() -> None:
     mean = np.sqrt(np.pi / 2)
     for prior, there in (
         (eqrl.NormalSkills(2), [[-0.8 * mean, 0.6 * mean], [0, 0]]),
-        (eqrl.UniformSkills(2, 0.0, 2.0), [[0, 1.75], [1, 1]]),
+        (eqrl.UniformSkills(2), [[-1, 0.75], [0, 0]]),
+        (eqrl.UniformSkills(2, -0.5, 2.0), [[-0.5, 0.375], [0, 0]]),
+        (eqrl.UniformSkills(2, 0.0, 2.0), [[0, 2], [0, 0]]),
     ):
         agent, state = seek(*make(prior, np.eye(2)))
         seen = agent.inner_observation(state, jnp.stack([jnp.zeros(4), GOAL]))

@@ -198,9 +198,9 @@ class GoalSkill(AbstractViewWrapper[State, Memory, Extras]):
     """A skill-conditioned agent that always takes the skill that leads to a goal.
 
     That is the direction from the state to the goal in the space of `METRA`. It has
-    length 1, with `NormalSkills` their mean length; with `UniformSkills` it leads from
-    the center of their cube to its surface, and with one-hot skills it is that along
-    the largest element. Made by `eqrl.seek_goal`.
+    length 1, with `NormalSkills` their mean length; with `UniformSkills` it leads to
+    the surface of their cube, and with one-hot skills it is that along the largest
+    element. Made by `eqrl.seek_goal`.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -248,9 +248,13 @@ class GoalSkill(AbstractViewWrapper[State, Memory, Extras]):
         if isinstance(prior, OneHotSkills | EvenOneHotSkills):
             skill = jax.nn.one_hot(jnp.argmax(way, axis=-1), size)
         elif isinstance(prior, UniformSkills):
-            longest = jnp.max(jnp.abs(way), axis=-1, keepdims=True)
-            share = (way / jnp.maximum(longest, least) + 1) / 2
-            skill = prior.low + share * (prior.high - prior.low)
+            # As far as the first side of the cube, of those that lie ahead.
+            side = jnp.where(way > 0, prior.high, prior.low)
+            is_ahead = way * side > 0
+            share = jnp.where(is_ahead, way / jnp.where(is_ahead, side, 1), 0)
+            longest = jnp.max(share, axis=-1, keepdims=True)
+            skill = way / jnp.maximum(longest, least)
+            skill = jnp.clip(skill, prior.low, prior.high)
         else:
             length = jnp.linalg.norm(way, axis=-1, keepdims=True)
             skill = way / jnp.maximum(length, least)
