@@ -450,7 +450,7 @@ class Run(Generic[Schedule]):
             networks["encoder"] = self._encoder(self.settings.convolution)
         must_change = {"encoder"}
         if self.learner is None:
-            # They are also those of the networks of a reward.
+            # Otherwise the networks of the reward have it, and the sizes, too.
             must_change.add("precision")
             if not isinstance(self.schedule, SkillSchedule):
                 # Trainings of skills have sizes of their own by default.

@@ -22,7 +22,7 @@ from eqrl import (
     jit_init,
     jit_run,
 )
-from tests.toy import Drift, GetKey, Idle, random_transitions, same
+from tests.toy import Drift, GetKey, Idle, Learner, random_transitions, same
 
 
 _SPEC = EnvSpec(observation_size=3, action_size=1)
@@ -408,6 +408,6 @@ def _observation_and_what_was_seen(
 
 def test_keys_of_the_wrapped_agent_are_those_given(getkey: GetKey) -> None:
     key = getkey()
-    inner = _Looker().init(_SPEC, key=jr.clone(key))
-    outer = Normalized(_Looker()).init(_SPEC, key=key)
+    inner = Learner().init(_SPEC, key=jr.clone(key))
+    outer = Normalized(Learner()).init(_SPEC, key=key)
     assert bool(eqx.tree_equal(inner, outer.agent))

@@ -168,6 +168,8 @@ def test_skills_are_compared_by_their_intrinsic_reward(
         "DISk with SAC on eqrl/Point": [0.5, 1.5],
         "a skill begins": [0, 1],
     }
+    (begins,) = (x for x in first.axes[0].lines if x.get_label() == "a skill begins")
+    assert list(begins.get_xdata()) == [10, 10]
     assert _curves(second) == {"a": [0, 0], "b": [0, 9]}
 
 

@@ -26,7 +26,7 @@ from eqrl.envs import (
     _gymnasium,
     _host,
 )
-from eqrl.envs._simulators import GROUPS
+from eqrl.envs._simulators import GROUPS, Group, RowError, step_rows
 
 from ..simulators import groups_of
 from ..toy import Learner, same
@@ -430,3 +430,15 @@ def test_a_copy_of_a_member_has_simulators_of_its_own() -> None:
     jax.vmap(lambda x: _host.release(x, abandoned=True))(state)
     assert int(apart.group[0]) not in GROUPS
     assert int(state.group[0]) in GROUPS
+
+
+def test_an_observation_that_is_nan_is_found_at_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simulators, rows = pendulum()._make([0]), np.zeros(1, np.int32)
+    group = Group(simulators, 1, 1, simulators.begin(rows))
+    seen = np.full((1, 3), np.nan, np.float32)
+    stepped = group.last._replace(observation=seen)
+    monkeypatch.setattr(simulators, "step", lambda rows, actions: stepped)
+    with pytest.raises(RowError):
+        step_rows(group, rows, np.zeros((1, 1), np.float32))

@@ -123,7 +123,8 @@ def test_steps_behind_the_end_of_an_episode_do_not_count() -> None:
 
 
 def test_an_episode_is_no_longer_than_asked_for() -> None:
-    assert evaluate(max_steps=2).mask.shape == (3, 2, 2)
+    shown = eqx.filter_eval_shape(evaluate, max_steps=2)
+    assert shown.mask.shape == (3, 2, 2)
 
 
 def test_actions_are_picked_as_asked_for() -> None:
@@ -147,6 +148,21 @@ def test_the_diversity_return_is_the_mean_of_all() -> None:
     # All skills of a prior that has but a few were shown.
     np.testing.assert_array_equal(evaluation.skills, np.eye(2))
     assert evaluation.descriptors.shape == (2, 2, 3, 2)
+
+
+def test_skills_are_dealt_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = eqrl.SkillConditioned(Compass(), eqrl.EvenOneHotSkills(2))
+    dealt: list[Any] = []
+
+    def stop(*given: Any, **options: Any) -> None:
+        del options
+        dealt.append(given[3])
+        raise InterruptedError
+
+    monkeypatch.setattr(evaluating, "_evaluate", stop)
+    with pytest.raises(InterruptedError):
+        evaluate(agent, skills=3)
+    np.testing.assert_array_equal(dealt[0], np.eye(2)[[0, 1, 0]])
 
 
 def test_skills_are_drawn_where_there_is_no_end_of_them() -> None:

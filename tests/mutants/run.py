@@ -34,7 +34,7 @@ _PRELOADED = (
 
 # As in `pyproject.toml`, but without type checks at run time: decorating every function
 # takes longer than most of the tests.
-_WITHOUT_TYPES = "addopts=-ra --strict-markers -m 'not long'"
+_WITHOUT_TYPES = "addopts=-ra --strict-markers -m 'not long and not worlds'"
 
 # Exit codes of pytest: tests failed; tests could not be imported or were interrupted.
 _FAILED, _INTERRUPTED = 1, 2

@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -74,3 +76,7 @@ def test_values_of_a_made_critic_depend_on_observation_and_action(
     value = critic(observation, action)
     assert value != critic(observation + 1, action)
     assert value != critic(observation, action + 1)
+    # Networks of several rewards share no weights.
+    several: Any = Critic(hidden_sizes=(8,))(3, 2, reward_size=2, key=getkey())
+    one, other = several.networks.layers[0].weight
+    assert np.all(one != other)

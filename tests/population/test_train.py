@@ -547,6 +547,7 @@ def test_a_population_is_selected_by_vectors_of_rewards(
         return position._replace(row={name: np.zeros(3) for name in runner.empty.names})
 
     monkeypatch.setattr(Runner, "_run_piece", stay)
+    monkeypatch.setattr(population_train, "compile_members", lambda *_: None)
     _check_selection_by_vectors(getkey())
 
 
@@ -584,7 +585,7 @@ def test_a_member_that_diverged_is_replaced() -> None:
 
 
 def test_a_population_all_of_which_diverged_is_an_error() -> None:
-    agents = eqx.tree_at(lambda agent: agent.rate, _STACK, jnp.full(3, 1e30))
+    agents = eqx.tree_at(lambda agent: agent.rate, _STACK, jnp.full(3, 1e30, float))
     with pytest.raises(eqrl.NonFiniteError, match="`size`") as error:
         train(None, agent=agents)
     reached = error.value.solution

@@ -192,6 +192,9 @@ def test_a_family_tree_has_a_curve_for_each_copy(
     eqrl.draw_family_tree(tmp_path / "x", _population())
     copied = _by_label(figures[0].axes[0], "copied").get_segments()
     assert _ends(copied) == [[0, 2, 1, 1], [1, 1, 2, 0]]
+    # The first member is at the top.
+    assert figures[0].axes[0].yaxis_inverted()
+    assert _dots(figures[0].axes[0]).norm.vmin == np.percentile(_MEANS, 25)
 
 
 def test_members_that_failed_are_crosses(tmp_path: Path, figures: list[Any]) -> None:

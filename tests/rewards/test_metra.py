@@ -120,6 +120,9 @@ def test_no_step_of_lsd_is_longer_than_in_its_descriptor(getkey: GetKey) -> None
     # Weights far above 1, which the normalization must undo.
     weights = lambda state: [layer.weight for layer in state.phi.layers]
     state = eqx.tree_at(weights, state, replace_fn=lambda weight: 10 * weight)
+    # Directions of other weights, which each update turns a little.
+    turned = jax.tree.map(lambda x: jnp.roll(x, 1), state.directions)
+    state = dataclasses.replace(state, directions=turned)
     update = eqx.filter_jit(reward.update)
     batch: Any = skill_transitions(getkey(), skill=jnp.asarray(unit_skills(16)))
     metrics: eqrl.Metrics = {}

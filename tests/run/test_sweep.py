@@ -303,7 +303,11 @@ def test_a_figure_names_fresh_scores_if_there_are_any(
     assert legends[1] is None
 
 
-def test_the_interval_is_that_of_the_center() -> None:
+def test_the_interval_is_that_of_the_center(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(
+        "eqrl._reporting.sweep.save_figure", lambda figure, path: drawn.append(figure)
+    )
     scores = np.random.default_rng(2).exponential(size=(2, 8))
     for center in ("mean", "iqm"):
         made = eqrl.SweepSolution(
@@ -320,6 +324,12 @@ def test_the_interval_is_that_of_the_center() -> None:
         assert table["low"] == low.tolist() and table["high"] == high.tolist()
         best = int(np.argmax(table[center]))
         assert made.best == best and table["fresh_low"][best] == low[0]
+        eqrl.draw_sweep("sweep.png", made)
+        axes = drawn[-1].axes[0]
+        # The best one is at the top, and its interval is that of the table.
+        assert axes.yaxis_inverted()
+        ends = axes.lines[1].get_xdata()
+        np.testing.assert_allclose(ends, [low[best], high[best]], rtol=1e-12)
 
 
 def test_settings_are_ordered_by_lost_seeds_then_center_then_mean() -> None:

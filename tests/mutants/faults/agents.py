@@ -189,7 +189,7 @@ FAULTS = (
         "eqrl/_agents/ppo.py",
         "before_epoch=valued if self.recompute_advantages else None",
         "before_epoch=None",
-        (f"{_PPO} -k again_before_each_epoch",),
+        (f"{_PPO} -k again_if_asked",),
     ),
     Fault(
         "agents:one-row-normalized",

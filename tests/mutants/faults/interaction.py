@@ -373,7 +373,7 @@ FAULTS = (
         "eqrl/_interaction/evaluate.py",
         "    key = reusable_key(key)\n    if descriptor",
         "    if descriptor",
-        ("tests/interaction/test_evaluate.py -k makes_no_difference",),
+        ("tests/interaction/test_evaluate.py -k with_and_without_a_descriptor",),
     ),
     Fault(
         "interaction:rolled-out-once-a-key",
