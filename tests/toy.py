@@ -172,11 +172,12 @@ class World(AbstractEnv[WorldState]):
     at: Array = eqx.field(default=-1, converter=jnp.asarray)
     reward: Array = eqx.field(default=0.0, converter=jnp.asarray)
     observation: Array = eqx.field(default=0.0, converter=jnp.asarray)
+    descriptor: Array = eqx.field(default=0.0, converter=jnp.asarray)
     ends: Array = eqx.field(default=False, converter=jnp.asarray)
 
     @property
     def spec(self) -> EnvSpec:
-        return EnvSpec(observation_size=2, action_size=1)
+        return EnvSpec(observation_size=2, action_size=1, state_descriptor_size=1)
 
     def reset(self, *, key: PRNGKeyArray) -> tuple[WorldState, Float[Array, "2"]]:
         drift, observation = Drift().reset(key=key)
@@ -202,9 +203,9 @@ class World(AbstractEnv[WorldState]):
             truncated=outcome.truncated & self.ends,
         )
 
-    def state_descriptor(self, state: WorldState) -> None:
-        del state
-        return None
+    def state_descriptor(self, state: WorldState) -> Float[Array, "1"]:
+        breaks = state.num_steps == self.at + 1
+        return jnp.where(breaks, self.descriptor, 0.0)[None]
 
 
 class Idle(AbstractAgent[Any, Any, Any]):

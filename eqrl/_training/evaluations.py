@@ -283,7 +283,8 @@ class Evaluations(Generic[State]):
         mesh: Mesh | None,
     ) -> tuple[Evaluation[None], Float[Array, "*seeds"]]:
         """The evaluation and the score of one agent, or of a stack of seeds."""
-        key = jr.fold_in(self._key, step)
+        # `fold_in` takes 32 bits, and a training may have more environment steps.
+        key = jr.fold_in(self._key, step % 2**32)
         score = mean_return if self._score is None else self._score
         if failed is None:
             evaluation = evaluate(

@@ -136,7 +136,7 @@ class NonFiniteError(ValueError):
         they can be evaluated but not resumed. For `train_offline`, this is an
         `OfflineSolution`.
     - `what`: the value, in words: the metric of the updates that diverged first, the
-        agent's state or action, or an observation or a reward.
+        agent's state or action, or an observation, a descriptor or a reward.
     """
 
     def __init__(

@@ -394,7 +394,8 @@ def _collect_row(
     known = all_finite(transitions.observation, transitions.critic_observation)
     acting = all_finite(transitions.action)
     reached = (transitions.next_observation, transitions.next_critic_observation)
-    finite = known & acting & all_finite(transitions.reward, *reached)
+    behavior = (transitions.state_descriptor, transitions.next_state_descriptor)
+    finite = known & acting & all_finite(transitions.reward, *reached, *behavior)
     going_on = ~row.failure.happened & finite
     over = transitions.terminated | transitions.truncated
 

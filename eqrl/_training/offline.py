@@ -376,25 +376,26 @@ def fitting_transitions(
         if transitions.critic_observation is None:
             raise ValueError(
                 "`transitions.critic_observation` is None, but critics see it by "
-                f"`spec.critic_observation_size={critic_size}`; give it, or leave the "
-                "size out of the `spec`."
+                f"`spec.critic_observation_size={critic_size}`; give it and "
+                "`next_critic_observation`, or leave the size out of the `spec`."
             )
         seen = vector(critic_size)
         wanted |= {"critic_observation": seen, "next_critic_observation": seen}
-    fields: dict[str, PyTree] = {
-        "state_descriptor": None,
-        "next_state_descriptor": None,
-    }
+    described = ("state_descriptor", "next_state_descriptor")
+    fields: dict[str, PyTree] = dict.fromkeys(described)
+    is_integer = lambda x: jnp.issubdtype(x.dtype, jnp.integer)
     for name, element in wanted.items():
         value, shape = getattr(transitions, name), (axes[0], *element.shape)
+        if value is None:
+            raise ValueError(
+                f"`transitions.{name}` is None; give it before and after the step."
+            )
         # Every float type will do for floats, but an integer may be a discrete action,
         # and pixels must have their declared type.
-        is_integer, must_be = (
-            jnp.issubdtype(x.dtype, jnp.integer) for x in (value, element)
-        )
         is_seen = name in ("observation", "next_observation")
         is_pixel = is_seen and spec.observation_dtype != "float32"
-        fits = value.dtype == element.dtype if is_pixel else is_integer == must_be
+        has_type = value.dtype == element.dtype
+        fits = has_type if is_pixel else is_integer(value) == is_integer(element)
         if value.shape != shape or not fits:
             raise ValueError(
                 f"`transitions.{name}` has the shape {value.shape} and the type "

@@ -372,7 +372,7 @@ def _absent(values: np.ndarray, *, like: History) -> np.ndarray:
 def what_failed(ran: Ran) -> str:
     """Describes the first value of any member that was not finite."""
     if not np.any(ran.row.failure.in_agent):
-        return "an observation or a reward"
+        return "an observation, a descriptor or a reward"
     found = np.flatnonzero(np.atleast_2d(ran.diverged).any(axis=0))
     if len(found) == 0:
         return "the agent's state or action"

@@ -16,6 +16,7 @@ from .._pytree.tree import (
     described,
     is_array_shape,
     is_float_shape,
+    tree_is_finite,
     tree_where,
 )
 from .._types.custom_types import PyTree
@@ -139,8 +140,8 @@ def check(
     """Plays an environment at random and reports flaws that no type shows.
 
     It looks for steps that both terminate and truncate; a time limit, `spec.max_steps`,
-    that is not respected; rewards and observations that are not finite; and elements of
-    an action, or ends of their range, that never make a difference.
+    that is not respected; rewards, observations and descriptors that are not finite;
+    and elements of an action, or ends of their range, that never make a difference.
 
     **Arguments:**
 
@@ -180,6 +181,7 @@ def _described_flaws(
         "at step {}: make `truncated` true there, or wrap it in `eqrl.envs.TimeLimit`",
         "reward": "the reward of step {} is not finite",
         "observation": "the observation of step {} is not finite",
+        "descriptor": "the descriptor of the state after step {} is not finite",
     }
     found = [
         text.format(int(np.argmax(flaws[name])) + 1)
@@ -229,8 +231,11 @@ def _play(
         flaws = {
             "both_flags": outcome.terminated & outcome.truncated,
             "beyond_limit": late & ~over,
-            "reward": ~jnp.all(jnp.isfinite(outcome.reward)),
-            "observation": ~jnp.all(jnp.isfinite(outcome.observation)),
+            "reward": ~tree_is_finite(outcome.reward),
+            "observation": ~tree_is_finite(
+                (outcome.observation, env.critic_observation(after))
+            ),
+            "descriptor": ~tree_is_finite(env.state_descriptor(after)),
         }
         differs = jnp.zeros((3, 0), bool)
         if actions and isinstance(spec.action, Box):

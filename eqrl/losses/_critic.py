@@ -34,6 +34,15 @@ def check_same_rows(**arrays: ArrayLike) -> None:
             )
 
 
+def check_one_axis(name: str, array: ArrayLike) -> None:
+    """Checks that the only axis of an array is time: a scan would take the first."""
+    if jnp.ndim(array) != 1:
+        raise ValueError(
+            f"`{name}` has the shape {jnp.shape(array)}; it must be `(time,)`, the "
+            "steps of one environment. Map over several by `jax.vmap`."
+        )
+
+
 def check_flags(**flags: ArrayLike) -> None:
     """Checks that all flags are booleans."""
     for name, flag in flags.items():

@@ -5,7 +5,13 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from .._types.custom_types import ActionValueFunction, FloatLike, Observation
-from ._critic import check_flags, check_same_rows, check_same_shape, in_one_type
+from ._critic import (
+    check_flags,
+    check_one_axis,
+    check_same_rows,
+    check_same_shape,
+    in_one_type,
+)
 
 
 def multi_step_return(
@@ -29,6 +35,7 @@ def multi_step_return(
     the value of the state that it reached, `discount` to the power of the number of
     such steps.
     """
+    check_one_axis("reward", reward)
     check_same_shape(reward=reward, terminated=terminated, truncated=truncated)
     check_flags(terminated=terminated, truncated=truncated)
     over = terminated | truncated

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._types.custom_types import FloatLike, Metrics
-from ._critic import check_flags, check_same_shape, in_one_type
+from ._critic import check_flags, check_one_axis, check_same_shape, in_one_type
 
 
 def lambda_return(
@@ -40,6 +40,7 @@ def lambda_return(
     One return for each step.
     """
 
+    check_one_axis("reward", reward)
     check_same_shape(
         reward=reward, terminated=terminated, truncated=truncated, next_value=next_value
     )

@@ -21,7 +21,7 @@ class Faulty(AbstractEnv[Int[Array, ""]]):
 
     @property
     def spec(self) -> EnvSpec:
-        return EnvSpec(observation_size=1, action_size=3, max_steps=3)
+        return EnvSpec(1, 3, state_descriptor_size=1, max_steps=3)
 
     def reset(self, *, key: PRNGKeyArray) -> tuple[Int[Array, ""], Float[Array, "1"]]:
         del key
@@ -45,8 +45,9 @@ class Faulty(AbstractEnv[Int[Array, ""]]):
         )
         return time, outcome
 
-    def state_descriptor(self, state: Int[Array, ""]) -> None:
-        del state
+    def state_descriptor(self, state: Int[Array, ""]) -> Float[Array, "1"]:
+        breaks = (self.fault > 0) & (state == 3)
+        return jnp.where(breaks, jnp.nan, 0.0)[None]
 
 
 @pytest.mark.checks_keys
@@ -62,6 +63,7 @@ def test_what_is_wrong_with_an_environment_is_reported_all_at_once() -> None:
         "an episode continues past `spec.max_steps=3` at step 3: make `",
         "the reward of step 2 is not finite",
         "the observation of step 4 is not finite",
+        "the descriptor of the state after step 3 is not finite",
         "element 1 of the action never makes a difference: is `spec.act",
         "all values in [-1, -0.5] of element 2 of the action do the sam",
     ]

@@ -261,6 +261,12 @@ REFUSED: dict[str, tuple[Any, Any, eqrl.EnvSpec, str]] = {
         SPEC,
         "`transitions.next_state_descriptor` is not .* is 3",
     ),
+    "half": (
+        BC(),
+        dataclasses.replace(data(), state_descriptor=jnp.zeros((12, 1))),
+        SPEC,
+        "`transitions.next_state_descriptor` is None",
+    ),
     "bounds": (
         BC(),
         data(action=np.full((12, 1), 2.0)),

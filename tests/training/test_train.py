@@ -289,6 +289,9 @@ def test_evaluations_end_training_at_their_target_and_resume_with_it() -> None:
     train(60, initial=train(60, callback=first), callback=second)
     assert (first.steps, second.steps) == ([60], [100])
     assert first.scores + second.scores == whole.scores
+    # Steps, summed over environments, may exceed 32 bits.
+    whole.measure(5 * 10**9, {"step": np.array([4 * 10**9])}, train(60).state)
+    assert whole.steps == [60, 100, 5 * 10**9]
     assert train(120, callback=evaluations(whole.scores[0])).metrics["step"][-1] == 60
     above = evaluations(max(whole.scores) + 1)
     assert train(120, callback=above).metrics["step"][-1] == 120
@@ -602,8 +605,13 @@ def train_breaking(
 
 @pytest.mark.parametrize(
     "options",
-    [{"reward": np.nan}, {"reward": np.inf}, {"observation": -np.inf}],
-    ids=["nan reward", "infinite reward", "infinite observation"],
+    [
+        {"reward": np.nan},
+        {"reward": np.inf},
+        {"observation": -np.inf},
+        {"descriptor": np.nan},
+    ],
+    ids=["nan reward", "infinite reward", "infinite observation", "nan descriptor"],
 )
 def test_the_step_at_which_something_is_not_finite_is_reported(
     options: dict[str, Any],
