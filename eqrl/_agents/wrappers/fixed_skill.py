@@ -43,11 +43,11 @@ from .skills import SkillConditioned, SkillMemory, with_skill_size
 InnerRewardState = TypeVar("InnerRewardState", default=PyTree)
 
 
-class FixedSkill(AbstractViewWrapper[State, Memory, Extras]):
-    """A skill-conditioned agent that acts and learns with one fixed skill."""
+class AbstractStatelessView(AbstractViewWrapper[State, Memory, Extras]):
+    """A view whose state is that of the agent inside, and which learns nothing."""
 
-    agent: AbstractAgent[State, Memory, Extras]
-    skill: Float[Array, " skill"] = eqx.field(metadata=checked_by(check_vector))
+    agent: eqx.AbstractVar[AbstractAgent[State, Memory, Extras]]
+    """The agent inside."""
 
     @property
     def inner(self) -> AbstractAgent[State, Memory, Extras]:
@@ -55,22 +55,6 @@ class FixedSkill(AbstractViewWrapper[State, Memory, Extras]):
 
     def inner_state(self, state: State) -> State:
         return state
-
-    def inner_transitions(
-        self, state: State, transitions: Transition[Extras]
-    ) -> Transition[Extras]:
-        return view_of(transitions, lambda x: self.inner_observation(state, x))
-
-    def inner_spec(self, spec: EnvSpec) -> EnvSpec:
-        return with_skill_size(spec, self.skill.shape[0])
-
-    def inner_observation(
-        self, state: State, observation: Observation[Array, "*batch obs"]
-    ) -> Float[Array, "*batch joined"]:
-        del state
-        skill_shape = (*observation.shape[:-1], self.skill.shape[0])
-        skill = jnp.broadcast_to(self.skill, skill_shape)
-        return jnp.concatenate([as_floats(observation), skill], axis=-1)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:
         return self.agent.init(self.inner_spec(spec), key=key)
@@ -88,6 +72,29 @@ class FixedSkill(AbstractViewWrapper[State, Memory, Extras]):
     ) -> tuple[State, Metrics]:
         inner_batch = self.inner_transitions(state, batch)
         return self.agent.update(state, inner_batch, step=step, key=key)
+
+
+class FixedSkill(AbstractStatelessView[State, Memory, Extras]):
+    """A skill-conditioned agent that acts and learns with one fixed skill."""
+
+    agent: AbstractAgent[State, Memory, Extras]
+    skill: Float[Array, " skill"] = eqx.field(metadata=checked_by(check_vector))
+
+    def inner_transitions(
+        self, state: State, transitions: Transition[Extras]
+    ) -> Transition[Extras]:
+        return view_of(transitions, lambda x: self.inner_observation(state, x))
+
+    def inner_spec(self, spec: EnvSpec) -> EnvSpec:
+        return with_skill_size(spec, self.skill.shape[0])
+
+    def inner_observation(
+        self, state: State, observation: Observation[Array, "*batch obs"]
+    ) -> Float[Array, "*batch joined"]:
+        del state
+        skill_shape = (*observation.shape[:-1], self.skill.shape[0])
+        skill = jnp.broadcast_to(self.skill, skill_shape)
+        return jnp.concatenate([as_floats(observation), skill], axis=-1)
 
 
 FixedSkill.__init__.__doc__ = """**Arguments:**
@@ -194,7 +201,7 @@ def _within(
     return around, eqx.tree_at(wrapper.inner_state, state, inner_state)
 
 
-class GoalSkill(AbstractViewWrapper[State, Memory, Extras]):
+class GoalSkill(AbstractStatelessView[State, Memory, Extras]):
     """A skill-conditioned agent that always takes the skill that leads to a goal.
 
     That is the direction from the state to the goal in the space of `METRA`. It has
@@ -207,13 +214,6 @@ class GoalSkill(AbstractViewWrapper[State, Memory, Extras]):
     reward: METRA
     reward_state: METRAState
     goal: Float[Array, " skill"] = eqx.field(metadata=checked_by(check_vector))
-
-    @property
-    def inner(self) -> AbstractAgent[State, Memory, Extras]:
-        return self.agent
-
-    def inner_state(self, state: State) -> State:
-        return state
 
     def inner_transitions(
         self, state: State, transitions: Transition[Extras]
@@ -262,23 +262,6 @@ class GoalSkill(AbstractViewWrapper[State, Memory, Extras]):
                 skill *= math.exp(math.lgamma((size + 1) / 2) - math.lgamma(size / 2))
                 skill *= math.sqrt(2)
         return jnp.concatenate([observation, skill], axis=-1)
-
-    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:
-        return self.agent.init(self.inner_spec(spec), key=key)
-
-    def observe(self, state: State, transitions: Transition[Extras]) -> State:
-        return self.agent.observe(state, self.inner_transitions(state, transitions))
-
-    def update(
-        self,
-        state: State,
-        batch: Transition[Extras],
-        *,
-        step: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> tuple[State, Metrics]:
-        inner_batch = self.inner_transitions(state, batch)
-        return self.agent.update(state, inner_batch, step=step, key=key)
 
 
 GoalSkill.__init__.__doc__ = """**Arguments:**
