@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, UInt32
 
 from .._agents.base import AbstractAgent
+from .._pytree.fields import is_key
 from .._storage.files import __version__, atomic_write
 from .._types.custom_types import (
     EnvState,
@@ -132,7 +133,6 @@ def _as_data(tree: PyTree) -> tuple[list[Array], _Restore]:
     """
     arrays, static = eqx.partition(tree, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
-    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     kinds = [jr.key_impl(leaf) if is_key(leaf) else None for leaf in leaves]
 
     def restore(data: Sequence[Array]) -> PyTree:

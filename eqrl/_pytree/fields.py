@@ -461,10 +461,15 @@ def check_vector(name: str, value: object) -> None:
         raise ValueError(f"`{name}={shown(value)}` must be an array with one axis.")
 
 
+def is_key(array: jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct) -> bool:
+    """Whether an array holds typed keys, as `jax.random.key` makes them."""
+    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+
+
 def check_key(key: object) -> None:
     """Checks that `key` is a single JAX key."""
     if isinstance(key, (jax.Array, np.ndarray)):
-        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        if is_key(key):
             axes = key.shape
         elif key.dtype == np.uint32 and key.ndim > 0:
             # As `jax.random.PRNGKey` makes it.
@@ -491,9 +496,8 @@ def reusable_key(key: PRNGKeyArray) -> PRNGKeyArray:
     """
     if isinstance(key, jax.core.Tracer):
         return key
-    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     # The check of reuse does not track the untyped keys of `jax.random.PRNGKey`.
-    return jr.clone(key) if is_typed else key
+    return jr.clone(key) if is_key(key) else key
 
 
 def shown(value: object) -> str:

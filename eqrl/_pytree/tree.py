@@ -16,7 +16,7 @@ from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 from jaxtyping import Array, Bool, Int, UInt8
 
 from .._types.custom_types import FloatLike, PyTree, Tree
-from .fields import Range, is_init_only, range_of, shown
+from .fields import Range, is_init_only, is_key, range_of, shown
 
 
 Part = TypeVar("Part")
@@ -85,8 +85,7 @@ def tree_copy(tree: Tree) -> Tree:
             return x
         # `device_put` copies without compiling a program for each shape, but not keys
         # or arrays that other processes hold.
-        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        if isinstance(x, jax.core.Tracer) or is_key or not x.is_fully_addressable:
+        if isinstance(x, jax.core.Tracer) or is_key(x) or not x.is_fully_addressable:
             return jnp.array(x)
         return jax.device_put(x, may_alias=False)
 
@@ -118,8 +117,7 @@ def digest_of(tree: PyTree) -> UInt8[np.ndarray, "32"]:
     """The bytes of a hash, equal only for arrays that are equal to the last bit."""
     sha = hashlib.sha256()
     for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array)):
-        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        array = np.asarray(jr.key_data(leaf) if is_key else leaf)
+        array = np.asarray(jr.key_data(leaf) if is_key(leaf) else leaf)
         sha.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
     return np.frombuffer(sha.digest(), np.uint8)
 
@@ -340,7 +338,7 @@ def placeholders(shapes: Tree) -> Tree:
     def placeholder(x: PyTree) -> PyTree:
         if not is_array_shape(x):
             return x
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        if is_key(x):
             return jnp.empty(x.shape, x.dtype)
         return np.broadcast_to(np.zeros((), x.dtype), x.shape)
 
@@ -477,7 +475,7 @@ def _show_scalar(value: object) -> wadler_lindig.AbstractDoc | None:
         return wadler_lindig.TextDoc(type(value).__name__)
     if not isinstance(value, (jax.Array, np.ndarray, np.generic)) or value.ndim != 0:
         return None
-    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if is_key(value):
         return None
     # `str` has the fewest digits that tell a number from its neighbors.
     text = str(np.asarray(value)[()])

@@ -26,7 +26,7 @@ from .._population.solution import (
     history_of,
 )
 from .._population.train import make_agents
-from .._pytree.fields import check_integer
+from .._pytree.fields import check_integer, is_key
 from .._pytree.tree import is_array_shape
 from .._storage.checkpoint import (
     Directory,
@@ -500,7 +500,7 @@ def _copied(tree: PyTree) -> PyTree:
             return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
         if not leaf.is_fully_addressable:
             return jnp.copy(leaf)
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if is_key(leaf):
             return jr.wrap_key_data(jnp.copy(jr.key_data(leaf)), impl=jr.key_impl(leaf))
         return np.array(leaf)
 

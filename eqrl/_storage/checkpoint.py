@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
+from .._pytree.fields import is_key
 from .._types.custom_types import PyTree, Tree
 from .files import Content, __version__, read_json, reason_of, sealed
 from .orbax import AnyArray, Piece, is_intact, is_spread, pieces_of, quiet_event_loops
@@ -140,7 +141,7 @@ def _content(tree: PyTree) -> Any:
     }
     # Orbax cannot save arrays without elements; the record describes them fully.
     arrays = {
-        name: jr.key_data(leaf) if _is_key(leaf) else leaf
+        name: jr.key_data(leaf) if is_key(leaf) else leaf
         for name, (_, leaf) in leaves.items()
         if leaf.size > 0
     }
@@ -163,7 +164,7 @@ def _content(tree: PyTree) -> Any:
             _Saved(
                 path=_strings(path),
                 kind=_kind_of(leaf),
-                key_impl=str(jr.key_impl(leaf)) if _is_key(leaf) else None,
+                key_impl=str(jr.key_impl(leaf)) if is_key(leaf) else None,
                 pieces=pieces.get(name, []),
             )
         )
@@ -279,10 +280,6 @@ def saved_arrays(
         for name, entry in saved.items()
         if entry.key_impl is None
     }
-
-
-def _is_key(leaf: _Wanted) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _kind_of(leaf: _Wanted) -> _Kind:
@@ -505,7 +502,7 @@ def _native_kind(leaf: _Wanted) -> _Kind:
 
 def _data(leaf: _Wanted) -> jax.ShapeDtypeStruct:
     """Shape and type in which the values of a leaf are stored."""
-    if _is_key(leaf):
+    if is_key(leaf):
         return jax.eval_shape(jr.key_data, leaf)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 

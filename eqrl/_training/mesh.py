@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int
 
-from .._pytree.fields import check_integer
+from .._pytree.fields import check_integer, is_key
 from .._types.custom_types import PyTree, Tree
 
 
@@ -218,7 +218,7 @@ def gather(tree: Tree) -> Tree:
             return leaf
         if len(leaf.sharding.device_set) == 1:
             return leaf
-        if _is_key(leaf):
+        if is_key(leaf):
             return jr.wrap_key_data(put(jr.key_data(leaf)), impl=jr.key_impl(leaf))
         if leaf.is_fully_replicated:
             whole = np.asarray(leaf.addressable_data(0))
@@ -247,18 +247,14 @@ def _put(tree: Tree, mesh: Mesh | None, spec: PartitionSpec) -> Tree:
         return tree
     arrays, static = eqx.partition(tree, eqx.is_array)
     # Typed keys cannot be put on devices of another process, but their data can.
-    data = jax.tree.map(lambda x: jr.key_data(x) if _is_key(x) else x, arrays)
+    data = jax.tree.map(lambda x: jr.key_data(x) if is_key(x) else x, arrays)
     data = jax.device_put(data, NamedSharding(mesh, spec))
     arrays = jax.tree.map(
-        lambda x, y: jr.wrap_key_data(y, impl=jr.key_impl(x)) if _is_key(x) else y,
+        lambda x, y: jr.wrap_key_data(y, impl=jr.key_impl(x)) if is_key(x) else y,
         arrays,
         data,
     )
     return eqx.combine(arrays, static)
-
-
-def _is_key(array: Array | np.ndarray) -> bool:
-    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
 
 
 def on_each_device(
@@ -326,7 +322,7 @@ def from_owner(array: Array, owned: Bool[Array, ""], mesh: Mesh | None) -> Array
     """
     if mesh is None:
         return array
-    if _is_key(array):
+    if is_key(array):
         data = from_owner(jr.key_data(array), owned, mesh)
         return jr.wrap_key_data(data, impl=jr.key_impl(array))
     # A sum of integers: one of floats may lose the sign of a zero, or a denormal.

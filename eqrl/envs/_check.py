@@ -10,7 +10,7 @@ from jax.extend.core import Var
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._pytree.control_flow import filter_scan
-from .._pytree.fields import PositiveInt, check_instance, checked, shown
+from .._pytree.fields import PositiveInt, check_instance, checked, is_key, shown
 from .._pytree.tree import (
     check_kept,
     described,
@@ -260,7 +260,7 @@ def _differences(
         after = env.step(state, action.at[index].set(value), key=same_key)
         # Keys cannot be compared, but their data can.
         return [
-            jr.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+            jr.key_data(x) if is_key(x) else x
             for x in jax.tree.leaves(eqx.filter(after, eqx.is_array))
         ]
 

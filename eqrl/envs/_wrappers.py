@@ -17,6 +17,7 @@ from .._pytree.fields import (
     PositiveInt,
     checked,
     converted,
+    is_key,
     static_integer,
 )
 from .._pytree.tree import take_element, tree_where
@@ -380,7 +381,7 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
 
         def renewed(leaf: Array) -> Array:
             # Otherwise episodes from one state would share all later randomness.
-            if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            if not is_key(leaf):
                 return leaf
             return jr.fold_in(leaf, jr.bits(jr.fold_in(key, 1)))
 

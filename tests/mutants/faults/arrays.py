@@ -632,15 +632,15 @@ FAULTS = (
     Fault(
         "pytree:key-refused-again",
         "eqrl/_pytree/fields.py",
-        "return jr.clone(key) if is_typed else key",
+        "return jr.clone(key) if is_key(key) else key",
         "return key",
         ("tests/pytree/test_fields.py -k given_again",),
     ),
     Fault(
         "pytree:key-cloned-within",
         "eqrl/_pytree/fields.py",
-        "    if isinstance(key, jax.core.Tracer):\n        return key\n    is_typed",
-        "    is_typed",
+        "    if isinstance(key, jax.core.Tracer):\n        return key\n    # The check",
+        "    # The check",
         ("tests/pytree/test_fields.py -k given_again",),
     ),
     Fault(
