@@ -26,7 +26,7 @@ from .._rewards.base import (
     descriptor_size,
 )
 from .._rewards.discriminator import Discriminator, DiscriminatorState
-from .._skills.prior import EvenOneHotSkills, OneHotSkills
+from .._skills.prior import AnyOneHotSkills
 from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from .._types.data import AnyTransition
 from ..envs import AbstractEnv
@@ -127,7 +127,7 @@ def evaluate_skills(
     """
     skills_key, play_key, score_key = jr.split(reusable_key(key), 3)
     prior = prior_of(agent)
-    if skills is None and isinstance(prior, (OneHotSkills, EvenOneHotSkills)):
+    if skills is None and isinstance(prior, AnyOneHotSkills):
         shown = jnp.eye(prior.size)
     elif skills is None or isinstance(skills, (int, np.integer)):
         number = _NUM_DRAWN if skills is None else skills

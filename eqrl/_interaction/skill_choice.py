@@ -20,9 +20,8 @@ from .._pytree.fields import (
 from .._pytree.tree import parts, take_element
 from .._skills.prior import (
     AbstractSkillPrior,
-    EvenOneHotSkills,
+    AnyOneHotSkills,
     NormalSkills,
-    OneHotSkills,
     OneSkill,
     SphereSkills,
     UniformSkills,
@@ -195,9 +194,7 @@ class SkillChoice(
     @property
     def _is_vector(self) -> bool:
         """Whether the action is the skill, rather than a choice."""
-        return self._prior is not None and not isinstance(
-            self._prior, (OneHotSkills, EvenOneHotSkills)
-        )
+        return self._prior is not None and not isinstance(self._prior, AnyOneHotSkills)
 
     @property
     def _num_choices(self) -> int:

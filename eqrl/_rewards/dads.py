@@ -17,8 +17,7 @@ from .._pytree.fields import (
 from .._pytree.tree import gradient_step, init_optimizer
 from .._skills.prior import (
     AbstractSkillPrior,
-    EvenOneHotSkills,
-    OneHotSkills,
+    AnyOneHotSkills,
     SkillExtras,
     as_skill_prior,
 )
@@ -160,7 +159,7 @@ class DADS(AbstractSkillReward[DADSState]):
         seen, skill, change = self._rows(state, batch)
         log_prob = lambda skill: self._log_prob(state.network, seen, skill, change)
         own = log_prob(skill)
-        if isinstance(self.skills, OneHotSkills | EvenOneHotSkills):
+        if isinstance(self.skills, AnyOneHotSkills):
             # All of them, so that the mean over the prior is exact.
             every = jnp.eye(self.skills.size)
             among = jax.vmap(lambda z: log_prob(jnp.broadcast_to(z, skill.shape)))(

@@ -10,9 +10,8 @@ from .._pytree.fields import check_factory, checked_by, hyperparameter
 from .._pytree.tree import gradient_step, init_optimizer
 from .._skills.prior import (
     AbstractSkillPrior,
-    EvenOneHotSkills,
+    AnyOneHotSkills,
     NormalSkills,
-    OneHotSkills,
     SkillExtras,
     SphereSkills,
     UniformSkills,
@@ -184,7 +183,7 @@ class Discriminator(AbstractSkillReward[DiscriminatorState]):
                 "it must give an `eqrl.nn.AbstractSkillDistribution`, such as "
                 "`eqrl.nn.Categorical`, from one descriptor."
             )
-        of_choices = isinstance(self.skills, OneHotSkills | EvenOneHotSkills)
+        of_choices = isinstance(self.skills, AnyOneHotSkills)
         on_sphere = isinstance(self.skills, SphereSkills)
         of_vectors = on_sphere or isinstance(self.skills, NormalSkills | UniformSkills)
         # The skills of a prior of another class may be of any kind.

@@ -17,8 +17,7 @@ from .._pytree.fields import (
 from .._pytree.tree import gradient_step, init_optimizer, parts
 from .._skills.prior import (
     AbstractSkillPrior,
-    EvenOneHotSkills,
-    OneHotSkills,
+    AnyOneHotSkills,
     SkillExtras,
     as_skill_prior,
 )
@@ -277,7 +276,7 @@ class METRA(AbstractSkillReward[METRAState]):
     def _steps(self, batch: _Transition) -> _Steps:
         """Descriptors before and after each step, and its weight, one in each row."""
         weight = skill_rows(self, batch)
-        if isinstance(self.skills, OneHotSkills | EvenOneHotSkills):
+        if isinstance(self.skills, AnyOneHotSkills):
             number = self.skills.size
             # They sum to 0: a step that all skills share is worth nothing.
             weight = (number * weight - 1) / (number - 1)

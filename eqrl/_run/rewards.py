@@ -23,6 +23,7 @@ from .._rewards.rnd import RND
 from .._rewards.smerl import SMERL
 from .._skills.prior import (
     AbstractSkillPrior,
+    AnyOneHotSkills,
     EvenOneHotSkills,
     NormalSkills,
     OneHotSkills,
@@ -89,7 +90,7 @@ def skill_of(
     prior: AbstractSkillPrior, given: int | tuple[float, ...]
 ) -> Float[Array, " skill"]:
     """A skill by its number, if skills are discrete, or by its elements."""
-    if isinstance(prior, (OneHotSkills, EvenOneHotSkills)):
+    if isinstance(prior, AnyOneHotSkills):
         if isinstance(given, int) and 0 <= given < prior.size:
             return jnp.eye(prior.size)[given]
         allowed = f"0 to {prior.size - 1}"

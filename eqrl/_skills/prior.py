@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Generic
+from typing import Generic, TypeAlias
 
 import equinox as eqx
 import jax
@@ -191,6 +191,10 @@ EvenOneHotSkills.__init__.__doc__ = """**Arguments:**
 - `num_skills`: at least 2. If the number of environments is not a multiple of it, some
     skills have one more environment than others.
 """
+
+
+AnyOneHotSkills: TypeAlias = OneHotSkills | EvenOneHotSkills
+"""Skills that are choices among a number of them."""
 
 
 class SphereSkills(AbstractSkillPrior):

@@ -12,9 +12,8 @@ from typing_extensions import TypeVar
 from ..._pytree.fields import check_vector, checked_by
 from ..._rewards.metra import METRA, METRAState
 from ..._skills.prior import (
-    EvenOneHotSkills,
+    AnyOneHotSkills,
     NormalSkills,
-    OneHotSkills,
     SkillExtras,
     UniformSkills,
 )
@@ -245,7 +244,7 @@ class GoalSkill(AbstractStatelessView[State, Memory, Extras]):
         prior, size = self.reward.skills, way.shape[-1]
         # At the goal the direction is undefined.
         least = jnp.finfo(way.dtype).tiny
-        if isinstance(prior, OneHotSkills | EvenOneHotSkills):
+        if isinstance(prior, AnyOneHotSkills):
             skill = jax.nn.one_hot(jnp.argmax(way, axis=-1), size)
         elif isinstance(prior, UniformSkills):
             # As far as the first side of the cube, of those that lie ahead.

@@ -14,7 +14,7 @@ from ..._pytree.tree import parts
 from ..._rewards.base import AbstractSkillReward, AnyReward
 from ..._skills.prior import (
     AbstractSkillPrior,
-    EvenOneHotSkills,
+    AnyOneHotSkills,
     OneHotSkills,
     OneSkill,
     SkillExtras,
@@ -224,9 +224,6 @@ def prior_of(agent: AnyAgent) -> AbstractSkillPrior:
     return skilled[0].skills
 
 
-_ONE_HOT = (OneHotSkills, EvenOneHotSkills)
-
-
 def check_same_skills(agent: AnyAgent, reward: AnyReward) -> None:
     """Checks that a reward and its agent have the same skills.
 
@@ -251,7 +248,7 @@ def _are_same(first: AbstractSkillPrior, second: AbstractSkillPrior) -> bool:
     if isinstance(first, OneSkill) and first.size == second.size:
         # A `OneSkill` replaces the prior to show one of its skills.
         return True
-    if isinstance(first, _ONE_HOT) and isinstance(second, _ONE_HOT):
+    if isinstance(first, AnyOneHotSkills) and isinstance(second, AnyOneHotSkills):
         # Assigning skills in turn makes them as likely as drawing them uniformly.
         return first.size == second.size and _agree(_shares(first), _shares(second))
     leaves, structure = jax.tree.flatten(first)
