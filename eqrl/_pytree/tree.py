@@ -1,7 +1,7 @@
 import contextlib
 import contextvars
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeGuard, TypeVar
 
 import equinox as eqx
@@ -322,6 +322,14 @@ def parts(tree: PyTree, kind: type[Part]) -> list[Part]:
     """All parts of a pytree that are of one kind, such as wrappers in an agent."""
     leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kind))
     return [leaf for leaf in leaves if isinstance(leaf, kind)]
+
+
+def map_parts(function: Callable[[Part], object], tree: Tree, kind: type[Part]) -> Tree:
+    """A pytree with a function applied to all of its `parts` of one kind."""
+    is_part = lambda node: isinstance(node, kind)
+    return jax.tree.map(
+        lambda node: function(node) if is_part(node) else node, tree, is_leaf=is_part
+    )
 
 
 def take_element(stack: Tree, index: int | Int[Array, ""]) -> Tree:

@@ -23,6 +23,7 @@ from .._pytree.fields import (
 )
 from .._pytree.tree import (
     check_same_shapes,
+    map_parts,
     parts,
     show_values,
     tree_copy,
@@ -267,13 +268,9 @@ class Trainer(eqx.Module):
         - `key`: for the environments and the agent's memory.
         """
         key = jr.fold_in(jr.fold_in(key, 2), counts.rows_written.astype(jnp.uint32))
-        is_ring = lambda x: isinstance(x, ReplayState)
         # A replay of one's own may hold others.
-        replay = jax.tree.map(
-            lambda x: truncate_last_row(x, counts) if is_ring(x) else x,
-            state.replay,
-            is_leaf=is_ring,
-        )
+        truncate = lambda ring: truncate_last_row(ring, counts)
+        replay = map_parts(truncate, state.replay, ReplayState)
         release(state.actors.env_state, abandoned=True)
         return TrainerState(
             agent=state.agent,

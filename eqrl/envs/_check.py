@@ -16,6 +16,7 @@ from .._pytree.tree import (
     described,
     is_array_shape,
     is_float_shape,
+    parts,
     tree_is_finite,
     tree_where,
 )
@@ -23,7 +24,7 @@ from .._types.custom_types import PyTree
 from .._types.data import Action, Box, EnvSpec
 from .._types.typecheck import plays_envs
 from ._base import AnyEnv, Outcome
-from ._host import host_states, is_host
+from ._host import HostState, is_host
 
 
 def check_env(env: AnyEnv) -> None:
@@ -45,7 +46,7 @@ def check_env(env: AnyEnv) -> None:
         )
     key = jax.eval_shape(lambda: jr.key(0))
     state, observation = eqx.filter_eval_shape(env.reset, key=key)
-    if host_states(state) and not is_host(env):
+    if parts(state, HostState) and not is_host(env):
         what = f"{type(env).__name__} contains a simulator outside JAX"
         raise ValueError(f"{what}; derive it from `eqrl.envs.AbstractEnvWrapper`.")
     _check_array("`reset` gives an observation", observation, spec, "observation_size")

@@ -24,6 +24,7 @@ from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from .._pytree.tree import map_parts, parts
 from .._types.custom_types import Observation, PyTree, Tree
 from .._types.data import Action
 from ._base import (
@@ -243,12 +244,6 @@ def beginning_where(env: AnyEnv, over: Bool[Array, ""], state: PyTree) -> AnyEnv
     return stepping_where(env, over)
 
 
-def host_states(tree: PyTree) -> list[HostState]:
-    """All states of simulators within a tree."""
-    is_state = lambda x: isinstance(x, HostState)
-    return [x for x in jax.tree.leaves(tree, is_leaf=is_state) if is_state(x)]
-
-
 def release(state: PyTree, *, abandoned: bool = False) -> None:
     """Closes the simulators of states that are not used again, even within a program.
 
@@ -256,7 +251,7 @@ def release(state: PyTree, *, abandoned: bool = False) -> None:
     step. With `abandoned`, only those that `without_copies_of_simulators` left are
     closed.
     """
-    for each in host_states(state):
+    for each in parts(state, HostState):
         group = each.group
         if abandoned:
             group = jnp.where(each.tick == _NO_PRESENT, group, 0)
@@ -266,7 +261,7 @@ def release(state: PyTree, *, abandoned: bool = False) -> None:
 
 def are_present(env: AnyEnv, state: PyTree) -> Bool[np.ndarray, "*axes"]:
     """Whether each state of a stack is the present of a simulator of `env`."""
-    (each,), owner = host_states(state), _owner_of(env)
+    (each,), owner = parts(state, HostState), _owner_of(env)
     groups, rows, ticks = (np.asarray(x) for x in (each.group, each.row, each.tick))
 
     def is_present(number: int, row: int, tick: int) -> bool:
@@ -290,22 +285,22 @@ def saved_simulators(state: PyTree) -> dict[str, np.ndarray] | None:
     The bytes of all, and the number of bytes of each; `None` if there are none, if one
     cannot be saved, or if a state is not its present.
     """
-    parts: list[bytes] = []
-    for each in host_states(state):
+    saved: list[bytes] = []
+    for each in parts(state, HostState):
         rows = zip(*map(np.ravel, (each.group, each.row, each.tick)), strict=True)
         for number, row, tick in rows:
             group = GROUPS.get(int(number))
             if group is None or group.failed or group.ticks[row] != tick:
                 return None
-            saved = group.simulators.save(int(row))
-            if saved is None:
+            content = group.simulators.save(int(row))
+            if content is None:
                 return None
-            parts.append(saved)
-    if not parts:
+            saved.append(content)
+    if not saved:
         return None
     return {
-        "bytes": np.frombuffer(b"".join(parts), np.uint8),
-        "lengths": np.array([len(part) for part in parts], int),
+        "bytes": np.frombuffer(b"".join(saved), np.uint8),
+        "lengths": np.array([len(content) for content in saved], int),
     }
 
 
@@ -314,26 +309,25 @@ def with_simulators(env: AnyEnv, tree: Tree, saved: dict[str, np.ndarray]) -> Tr
 
     `saved` is from `saved_simulators`.
     """
-    is_state = lambda x: isinstance(x, HostState)
-    [state] = host_states(tree)
+    [state] = parts(tree, HostState)
     new = _restored(env, state, saved)
-    return jax.tree.map(lambda x: new if is_state(x) else x, tree, is_leaf=is_state)
+    return map_parts(lambda _: new, tree, HostState)
 
 
 def _restored(env: AnyEnv, state: HostState, saved: dict[str, np.ndarray]) -> HostState:
     ends = np.cumsum(saved["lengths"])
-    parts = [
+    contents = [
         saved["bytes"][end - length : end].tobytes()
         for end, length in zip(ends, saved["lengths"], strict=True)
     ]
     shape = np.shape(state.row)
     size = shape[-1]
     rows, numbers = np.arange(size, dtype=np.int32), []
-    for first in range(0, len(parts), size):
+    for first in range(0, len(contents), size):
         simulators = _inner(env)._make([0] * size)
         began = simulators.begin(rows)
         for row in rows:
-            simulators.restore(int(row), parts[first + row])
+            simulators.restore(int(row), contents[first + row])
         group = Group(simulators, _owner_of(env), size, began)
         # It is not known when their episodes began.
         group.first_ticks[:] = np.iinfo(np.int32).max
@@ -395,14 +389,12 @@ def photographed(states: Tree) -> Tree:
         # A step needs the tick, so it waits for the image.
         return dataclasses.replace(state, tick=tick)
 
-    is_state = lambda x: isinstance(x, HostState)
-    each = lambda x: jax.vmap(photograph)(x) if is_state(x) else x
-    return jax.tree.map(each, states, is_leaf=is_state)
+    return map_parts(jax.vmap(photograph), states, HostState)
 
 
 def pictures_of(states: PyTree) -> list[np.ndarray]:
     """The images of the presents of one simulator, which are then forgotten."""
-    (state,) = host_states(states)
+    (state,) = parts(states, HostState)
     return [*PICTURES.pop(int(np.ravel(state.group)[0]), {}).values()]
 
 
