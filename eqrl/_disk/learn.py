@@ -33,7 +33,7 @@ from .._training.host_loop import Callbacks, Reached, drive
 from .._training.iteration import check_finite_agent
 from .._training.replay import Item, ReplayBuffer, ReplayState, truncate_last_row
 from .._training.rows import Position, append_row, steps_taken
-from .._training.schedule import Counts
+from .._training.schedule import Counts, first_counts
 from .._training.train import runner_of_one
 from .._training.trainer import AnyTrainerState, Trainer, TrainerState
 from .._types.custom_types import Extras, Memory, PyTree, State
@@ -613,12 +613,10 @@ def _steps_of_skills(
             f"`num_steps` has {len(steps)} numbers, but `num_skills={num_skills}`; "
             "give one for each skill, those already learned included, or one for all."
         )
-    zero = jnp.zeros((), int)
     for each in steps:
         trainer.check_num_steps(each)
         check_integer("num_steps", each, least=1)
         # All rows of the replay may have been kept.
-        kept = jnp.asarray(trainer.schedule.rows, int)
-        counts = Counts(updates=zero, rows_written=zero, rows_kept=kept)
+        counts = first_counts(trainer.schedule.rows)
         trainer.schedule.check_counters("num_steps", each, counts)
     return steps

@@ -28,7 +28,7 @@ from .iteration import (
 )
 from .replay import AbstractReplay, AnyReplay, LatestRows, ReplayBuffer
 from .rows import OfflineSolution, append_row, what_failed
-from .schedule import Counts
+from .schedule import Counts, first_counts
 from .trainer import Ran
 
 
@@ -316,7 +316,7 @@ def fill_replay(
     transitions = jax.tree.map(jnp.asarray, transitions)
     truncated = transitions.truncated.at[:, -1:].set(~transitions.terminated[:, -1:])
     transitions = dataclasses.replace(transitions, truncated=truncated)
-    return _fill(replay, transitions), _counts(axes[-1])
+    return _fill(replay, transitions), first_counts(axes[-1])
 
 
 @eqx.filter_jit
@@ -328,17 +328,9 @@ def _fill(replay: AbstractReplay[State], transitions: AnyTransition) -> State:
 
     def add(state: State, row: Int[Array, ""]) -> tuple[State, None]:
         items = jax.tree.map(lambda x: x[:, row], transitions)
-        return replay.add(state, items, _counts(row)), None
+        return replay.add(state, items, first_counts(row)), None
 
     return filter_scan(add, replay.init(item, num_envs), jnp.arange(num_rows))[0]
-
-
-def _counts(rows_kept: int | Int[Array, ""]) -> Counts:
-    return Counts(
-        updates=jnp.zeros((), int),
-        rows_written=jnp.zeros((), int),
-        rows_kept=jnp.asarray(rows_kept, int),
-    )
 
 
 def fitting_transitions(

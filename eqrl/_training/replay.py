@@ -17,7 +17,7 @@ from .._types.custom_types import PyTree, State
 from .._types.data import AnyTransition, Stacking, Transition
 from .episode_returns import EpisodeReturns, no_returns
 from .frames import LEAST_BYTES, ROWS_PER_END, Frames, empty_frames, write_slice
-from .schedule import Counts
+from .schedule import Counts, first_counts
 
 
 Item = TypeVar("Item")
@@ -359,14 +359,11 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         rows = jax.tree.leaves(state.data)[0].shape[1]
         first = counts.rows_kept + counts.rows_written - num_rows
         row = (first + jnp.arange(rows)) % rows
-        zero = jnp.zeros((), int)
         frames = None if state.frames is None else state.frames.from_row(first)
         returns = None if state.returns is None else state.returns.from_row(first)
         data = jax.tree.map(lambda x: x[:, row], state.data)
-        return (
-            ReplayState(data, frames=frames, returns=returns),
-            Counts(updates=zero, rows_written=zero + 0, rows_kept=num_rows),
-        )
+        kept = ReplayState(data, frames=frames, returns=returns)
+        return kept, first_counts(num_rows)
 
     def keep_random(
         self,

@@ -45,6 +45,16 @@ Counts.__init__.__doc__ = """**Arguments:**
 """
 
 
+def first_counts(rows_kept: IntLike = 0) -> Counts:
+    """The counts at the beginning of a training, whose replay may hold rows already."""
+    # Separate arrays, since a state that holds one array twice cannot be donated.
+    return Counts(
+        updates=jnp.zeros((), int),
+        rows_written=jnp.zeros((), int),
+        rows_kept=jnp.asarray(rows_kept, int),
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Schedule:
     """The sizes of a `Trainer` that decide when it steps and when it updates.

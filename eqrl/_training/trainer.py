@@ -57,7 +57,7 @@ from .replay import (
     truncate_last_row,
     whole_observations,
 )
-from .schedule import Counts, Schedule
+from .schedule import Counts, Schedule, first_counts
 
 
 class TrainerState(eqx.Module, Generic[State, EnvState, Memory, Extras]):
@@ -240,12 +240,10 @@ class Trainer(eqx.Module):
             stored = replay.init(item, self.num_envs, stacking=stacking_of(env))
         else:
             stored = replay.init(item, self.num_envs)
-        zero = jnp.zeros((), int)
-        counts = Counts(updates=zero, rows_written=zero + 0, rows_kept=zero + 0)
         trainer_state = TrainerState(
             agent=state, actors=actors, replay=stored, failed=jnp.array(False)
         )
-        return trainer_state, counts
+        return trainer_state, first_counts()
 
     def restart(
         self,
