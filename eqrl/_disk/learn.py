@@ -31,9 +31,15 @@ from .._rewards.scale import Replay
 from .._training.evaluations import Evaluations
 from .._training.host_loop import Callbacks, Reached, drive
 from .._training.iteration import check_finite_agent
-from .._training.replay import Item, ReplayBuffer, ReplayState, truncate_last_row
+from .._training.replay import (
+    Item,
+    ReplayBuffer,
+    ReplayState,
+    ring_axes,
+    truncate_last_row,
+)
 from .._training.rows import Position, append_row, steps_taken
-from .._training.schedule import Counts, first_counts
+from .._training.schedule import Counts, first_counts, rows_so_far
 from .._training.train import runner_of_one
 from .._training.trainer import AnyTrainerState, Trainer, TrainerState
 from .._types.custom_types import Extras, Memory, PyTree, State
@@ -253,8 +259,8 @@ def keep_replay(
     replay: ReplayState[Item], counts: Counts, kept: Replay, *, key: PRNGKeyArray
 ) -> tuple[ReplayState[Item], Counts]:
     """Keeps all rows, the newest half, a random half, or none."""
-    rows = jax.tree.leaves(replay.data)[0].shape[1]
-    filled = jnp.minimum(counts.rows_kept + counts.rows_written, rows)
+    _, rows = ring_axes(replay)
+    filled = jnp.minimum(rows_so_far(counts), rows)
     num_rows = {"keep": filled, "half": filled // 2, "clear": jnp.zeros_like(filled)}
     # Neither the capacity nor the batch size matters to what follows.
     buffer = ReplayBuffer(capacity=rows, batch_size=1)

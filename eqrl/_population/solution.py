@@ -23,7 +23,7 @@ from .._training.mesh import (
 )
 from .._training.replay import ReplayState, first_held, transitions_at
 from .._training.rows import Solution
-from .._training.schedule import Counts
+from .._training.schedule import Counts, rows_so_far
 from .._training.trainer import TrainerState
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State, Tree
 from .._types.data import Transition
@@ -287,7 +287,7 @@ def stored_transitions(
     ring, counts = rings[0], solution.counts
     # Before the axes of environments and rows there may be one of seeds or members.
     axes = ring.data.timestep.shape[:-2]
-    written = jnp.broadcast_to(counts.rows_kept + counts.rows_written, axes)
+    written = jnp.broadcast_to(rows_so_far(counts), axes)
     if ring.frames is not None:
         written = ring.frames.written
     elif axes and np.any(state.failed):

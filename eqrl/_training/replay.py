@@ -17,7 +17,7 @@ from .._types.custom_types import PyTree, State
 from .._types.data import AnyTransition, Stacking, Transition
 from .episode_returns import EpisodeReturns, no_returns
 from .frames import LEAST_BYTES, ROWS_PER_END, Frames, empty_frames, write_slice
-from .schedule import Counts, first_counts
+from .schedule import Counts, first_counts, rows_so_far
 
 
 Item = TypeVar("Item")
@@ -145,6 +145,12 @@ def replay_size(tree: PyTree) -> tuple[int, int]:
     )
 
 
+def ring_axes(state: ReplayState[Item]) -> tuple[int, int]:
+    """The numbers of environments and of rows."""
+    num_envs, rows = jax.tree.leaves(state.data)[0].shape[:2]
+    return num_envs, rows
+
+
 def empty_rows(item: Item, num_envs: int, num_rows: int) -> ReplayState[Item]:
     """Empty storage for a number of rows of transitions like `item`."""
     return ReplayState(
@@ -184,7 +190,7 @@ def transitions_at(
     They must be among those that the replay holds. `env` and `number` must have equally
     many axes.
     """
-    row = number % jax.tree.leaves(state.data)[0].shape[1]
+    row = number % ring_axes(state)[1]
     data = jax.tree.map(lambda x: x[env, row], state.data)
     if state.returns is not None:
         found = state.returns.at(env, number)
@@ -202,8 +208,8 @@ def first_held(state: ReplayState[Item], counts: Counts) -> Int[Array, "*envs"]:
 
     One number for each environment if frames are shared, else one for all.
     """
-    rows = jax.tree.leaves(state.data)[0].shape[1]
-    written = counts.rows_kept + counts.rows_written
+    _, rows = ring_axes(state)
+    written = rows_so_far(counts)
     first = written - jnp.minimum(written, rows)
     return first if state.frames is None else jnp.maximum(first, state.frames.oldest)
 
@@ -216,7 +222,7 @@ def truncate_last_row(
     The environments are about to be reset, so no window may cross this row.
     """
     data, frames = replay.data, replay.frames
-    written = counts.rows_kept + counts.rows_written
+    written = rows_so_far(counts)
     row = (written - 1) % data.timestep.shape[1]
     terminated, truncated = data.terminated[:, row], data.truncated[:, row]
     # In a replay without rows, the newest one would be the last of the ring.
@@ -246,7 +252,7 @@ def write_row(
     keep: Bool[Array, ""] | None,
 ) -> ReplayState[Item]:
     """Writes a transition of every environment, unless `keep` is false."""
-    rows = jax.tree.leaves(state.data)[0].shape[1]
+    _, rows = ring_axes(state)
     frames, returns = state.frames, state.returns
     if returns is not None:
         returns = returns.write(cast(AnyTransition, items), number, keep=keep)
@@ -338,7 +344,7 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         """
         # The place follows from the counts, which a population shares: a position in
         # the state would be batched, and each write would be a scatter into a copy.
-        number = counts.rows_kept + counts.rows_written
+        number = rows_so_far(counts)
         return write_row(state, items, number, keep=keep)
 
     def keep_newest(
@@ -356,8 +362,8 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
 
         The replay, and counts that start over.
         """
-        rows = jax.tree.leaves(state.data)[0].shape[1]
-        first = counts.rows_kept + counts.rows_written - num_rows
+        _, rows = ring_axes(state)
+        first = rows_so_far(counts) - num_rows
         row = (first + jnp.arange(rows)) % rows
         frames = None if state.frames is None else state.frames.from_row(first)
         returns = None if state.returns is None else state.returns.from_row(first)
@@ -390,8 +396,8 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
                 "can be kept; take `keep_newest`, or `ReplayBuffer(episode_returns="
                 "False)`."
             )
-        num_envs, rows = jax.tree.leaves(state.data)[0].shape[:2]
-        filled = jnp.minimum(counts.rows_kept + counts.rows_written, rows)
+        num_envs, rows = ring_axes(state)
+        filled = jnp.minimum(rows_so_far(counts), rows)
         state, counts = self.keep_newest(state, counts, num_rows=filled)
         # Ages count from the oldest row; places without a row are drawn last.
         age = jnp.broadcast_to(jnp.arange(rows), (num_envs, rows))
@@ -427,10 +433,10 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         A batch with leading axes `(batch,)` if `sequence_length` is 1, else
         `(batch, time)`.
         """
-        num_envs = jax.tree.leaves(state.data)[0].shape[0]
+        num_envs, _ = ring_axes(state)
         env_key, start_key = jr.split(key)
         # Rows are numbered from the first ever written; row n is at place n % rows.
-        written = counts.rows_kept + counts.rows_written
+        written = rows_so_far(counts)
         oldest = first_held(state, counts)
         env = jr.randint(env_key, (self.batch_size,), 0, num_envs)
         if state.frames is not None:
@@ -541,7 +547,7 @@ class LatestRows(AbstractReplay[ReplayState[Any]]):
         del key
         if state.frames is None:
             return state.data
-        num_envs, rows = jax.tree.leaves(state.data)[0].shape[:2]
+        num_envs, rows = ring_axes(state)
         # At each place, the number of the newest row.
         last = counts.rows_written - 1
         number = last - (last - jnp.arange(rows)) % rows

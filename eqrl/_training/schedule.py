@@ -45,6 +45,11 @@ Counts.__init__.__doc__ = """**Arguments:**
 """
 
 
+def rows_so_far(counts: Counts) -> Int[Array, ""]:
+    """The rows that a replay was ever given, which is the number of its next row."""
+    return counts.rows_kept + counts.rows_written
+
+
 def first_counts(rows_kept: IntLike = 0) -> Counts:
     """The counts at the beginning of a training, whose replay may hold rows already."""
     # Separate arrays, since a state that holds one array twice cannot be donated.
