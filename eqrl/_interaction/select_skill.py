@@ -5,7 +5,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._agents.base import AbstractAgent
 from .._agents.wrappers.skills import prior_of
-from .._pytree.fields import PositiveInt, check_choice, checked
+from .._pytree.fields import PositiveInt, checked
 from .._skills.prior import SphereSkills
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
@@ -50,7 +50,6 @@ def select_skill(
     Raises a `ValueError` if the agent has no skills, if the environment's reward is a
     vector, or if `method` does not fit the skills.
     """
-    check_choice("method", method, ("best", "regression"))
     prior = prior_of(agent)
     if env.spec.reward_size is not None:
         raise ValueError(

@@ -29,7 +29,6 @@ from .._pytree.fields import (
     NonNegativeInt,
     PositiveInt,
     Takes,
-    check_choice,
     checked,
     reusable_key,
     shown,
@@ -183,7 +182,6 @@ def sweep(
     then holds all progress.
     """
     key = reusable_key(key)
-    check_choice("center", center, ("mean", "iqm"))
     play_if_asked(env)
     evaluation_env = env if evaluation_env is None else evaluation_env
     if score is None:

@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int
 
-from .._pytree.fields import check_integer, is_key
+from .._pytree.fields import is_key
 from .._types.custom_types import PyTree, Tree
 
 
@@ -160,7 +160,6 @@ def check_mesh(mesh: Mesh | None, size: int, *, name: str = "size") -> None:
 
     `name` is the argument that holds the number of members, for the error.
     """
-    check_integer(name, size, least=1)
     if mesh is None:
         return
     if mesh.axis_names != (POPULATION,):

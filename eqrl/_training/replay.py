@@ -485,7 +485,6 @@ class LatestRows(AbstractReplay[ReplayState[Any]]):
     sequence_length: int | None = eqx.field(default=None, static=True)
 
     def __check_init__(self) -> None:
-        check_fields(self)
         if self.sequence_length is not None:
             raise ValueError(
                 f"`LatestRows` holds a rollout, but the agent learns from batches of "
