@@ -22,7 +22,6 @@ def make_crew(
     size = jax.tree.leaves(agents)[0].shape[0]
     agents, env = shard(agents, mesh), replicate(env, mesh)
     init_keys = shard(jr.split(jr.key(0), size), mesh)
-    states, counts = init_members(trainer, agents, env, init_keys, members, mesh)
     crew = Crew(
         trainer=trainer,
         agents=agents,
@@ -32,7 +31,7 @@ def make_crew(
         members=members,
         mesh=mesh,
     )
-    return crew, states, counts
+    return crew, *init_members(crew, init_keys)
 
 
 def make_run_of_members(

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PyTree
 
 import eqrl
 from eqrl._training.mesh import choose_members, replicate, shard
-from eqrl._training.train import init_members
+from eqrl._training.train import Crew, init_members
 
 from . import population_speed
 from .agent_rows import make_alone, make_batch
@@ -87,9 +87,8 @@ def _exploiting(effort: Effort) -> list[Row]:
     pbt = eqrl.PBT(where=_learning_rate, priors=(eqrl.LogUniform(1e-5, 1e-2),))
     agents = shard(pbt.init(eqrl.SAC(), NUM_MEMBERS, key=jr.key(0)), mesh)
     keys = shard(jr.split(jr.key(1), NUM_MEMBERS), mesh)
-    states, _ = init_members(
-        trainer, agents, env, keys, choose_members(None, mesh), mesh
-    )
+    crew = Crew(trainer, agents, env, keys, True, choose_members(None, mesh), mesh)
+    states, _ = init_members(crew, keys)
     scores: Float[Array, " population"] = jnp.arange(float(NUM_MEMBERS))
     kept = replicate((pbt, agents, scores, jr.key(2)), mesh)
     exploit: Any = _exploit

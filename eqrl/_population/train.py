@@ -88,9 +88,8 @@ def check_initial(
             "with as many members as it has."
         )
     like, keys = fitting(trainer, initial.trainer_states), jr.split(jr.key(0), size)
-    states, counts = eqx.filter_eval_shape(
-        init_members, like, agents, env, keys, "in_turn", None
-    )
+    crew = Crew(like, agents, env, keys, True, "in_turn", None)
+    states, counts = eqx.filter_eval_shape(init_members, crew, keys)
     check_same_shapes(
         "initial",
         (agents, states, counts),
@@ -495,9 +494,7 @@ def _begin(
     if initial is None:
         init_keys = shard(jr.split(replicate(init_key, mesh), size), mesh)
         compile_members(crew, init_keys)
-        states, counts = init_members(
-            trainer, agents, crew.env, init_keys, members, mesh, are_stacked=True
-        )
+        states, counts = init_members(crew, init_keys)
     else:
         states = shard(to_donate(initial.trainer_states), mesh)
         counts = replicate(to_donate(initial.counts), mesh)

@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -255,13 +256,8 @@ def train_members(
     if initial is None and num_steps > 0:
         compile_members(crew, init_keys)
     like = trainer if initial is None else fitting(trainer, initial.trainer_state)
-    solution = _begin(
-        lambda: init_members(
-            like, agents, env, init_keys, members, devices, are_stacked=are_stacked
-        ),
-        initial,
-        devices,
-    )
+    begun = dataclasses.replace(crew, trainer=like)
+    solution = _begin(lambda: init_members(begun, init_keys), initial, devices)
     empty = begin_rows(crew, solution.trainer_state, solution.counts)
     runner = crew.runner(shard(empty, devices))
     rows = _rows(runner, solution, num_steps, log_every, evaluations, members)
@@ -344,42 +340,6 @@ def _run_key(key: PRNGKeyArray) -> PRNGKeyArray:
     return jr.fold_in(key, 1)
 
 
-@eqx.filter_jit
-def init_members(
-    trainer: Trainer,
-    agents: AnyAgent,
-    env: AnyEnv,
-    keys: Key[Array, " members"],
-    members: Members,
-    mesh: Mesh | None,
-    *,
-    are_stacked: bool = True,
-) -> tuple[AnyTrainerState, Counts]:
-    """The initial state of each member, made on the device that will train it.
-
-    The arguments are those of `Crew`, but for the keys.
-    """
-    own, common = (agents, None) if are_stacked else (None, agents)
-
-    def init_share(
-        stacked: tuple[AnyAgent | None, Key[Array, " share"]],
-        shared: tuple[AnyAgent | None, AnyEnv],
-    ) -> tuple[AnyTrainerState, Counts]:
-        common, env = shared
-
-        def init(
-            own: AnyAgent | None, key: PRNGKeyArray
-        ) -> tuple[AnyTrainerState, Counts]:
-            agent = cast(AnyAgent, own if common is None else common)
-            return trainer.init(agent, env, key=key)
-
-        states, counts = map_members(init, members, *stacked)
-        # The counters of all members are the same.
-        return states, jax.tree.map(lambda x: x[0], counts)
-
-    return on_each_device(init_share, mesh, (own, keys), (common, env))
-
-
 def _run_in_turn(
     run: Callable[..., tuple[AnyTrainerState, Counts, Ran]],
     states: AnyTrainerState,
@@ -431,6 +391,11 @@ class Crew(eqx.Module):
     members: Members = eqx.field(static=True)
     mesh: Mesh | None = eqx.field(static=True)
 
+    @property
+    def own_and_common(self) -> tuple[AnyAgent | None, AnyAgent | None]:
+        """The agents to map over, and the one that all share; one of them is `None`."""
+        return (self.agents, None) if self.are_stacked else (None, self.agents)
+
     def runner(self, empty: UnfinishedRow) -> Runner:
         """Makes a runner, with `empty` as the beginning of each row."""
 
@@ -453,6 +418,35 @@ class Crew(eqx.Module):
 
 
 @eqx.filter_jit
+def init_members(
+    crew: Crew, keys: Key[Array, " members"]
+) -> tuple[AnyTrainerState, Counts]:
+    """The initial state of each member, made on the device that will train it.
+
+    `keys` are other keys than the crew's own, with which it trains.
+    """
+    own, common = crew.own_and_common
+
+    def init_share(
+        stacked: tuple[AnyAgent | None, Key[Array, " share"]],
+        shared: tuple[AnyAgent | None, AnyEnv],
+    ) -> tuple[AnyTrainerState, Counts]:
+        common, env = shared
+
+        def init(
+            own: AnyAgent | None, key: PRNGKeyArray
+        ) -> tuple[AnyTrainerState, Counts]:
+            agent = cast(AnyAgent, own if common is None else common)
+            return crew.trainer.init(agent, env, key=key)
+
+        states, counts = map_members(init, crew.members, *stacked)
+        # The counters of all members are the same.
+        return states, jax.tree.map(lambda x: x[0], counts)
+
+    return on_each_device(init_share, crew.mesh, (own, keys), (common, crew.env))
+
+
+@eqx.filter_jit
 def begin_rows(crew: Crew, states: AnyTrainerState, counts: Counts) -> UnfinishedRow:
     """The beginning of a row of metrics for each member."""
     agent = take_element(crew.agents, 0) if crew.are_stacked else crew.agents
@@ -469,8 +463,7 @@ def run_members(
 ) -> tuple[Flat[AnyTrainerState], Counts, Ran]:
     """Trains each member for a part of a row."""
     crew, first, piece = kept[0].tree, kept[1].tree, kept[2]
-    # Agents are either stacked or shared; the other one is `None`.
-    own, common = (crew.agents, None) if crew.are_stacked else (None, crew.agents)
+    own, common = crew.own_and_common
 
     def run_share(
         stacked: tuple[
@@ -541,12 +534,7 @@ def compile_members(crew: Crew, init_keys: Key[Array, " members"]) -> None:
         kept = flatten(crew), flatten(states.agent), piece
         return lower(run_members, kept, flatten(states), counts)
 
-    init = lower(
-        init_members,
-        *(crew.trainer, crew.agents, crew.env, init_keys, crew.members, mesh),
-        are_stacked=crew.are_stacked,
-    )
-    compile_side_by_side(init, lower_run)
+    compile_side_by_side(lower(init_members, crew, init_keys), lower_run)
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -555,7 +543,7 @@ def restart_members(
 ) -> AnyTrainerState:
     """Begins new episodes in the environments of the members that have lost theirs."""
     crew, counts, lost = kept
-    own, common = (crew.agents, None) if crew.are_stacked else (None, crew.agents)
+    own, common = crew.own_and_common
 
     def restart_share(stacked: PyTree, shared: PyTree) -> tuple[PyTree, None]:
         common, env, counts = shared

@@ -10,7 +10,7 @@ import jax.random as jr
 import pytest
 
 import eqrl
-from eqrl._training.train import init_members
+from eqrl._training.train import Crew, init_members
 from tests.agents_under_test import env_of, trainer_of
 
 from .alone import AGENTS, KEY, TRAINER
@@ -25,7 +25,8 @@ def test_in_turn_each_begins_as_it_does_alone() -> None:
     keys = jr.split(KEY, 2)
     alone, counts_alone = eqrl.jit_init(trainer, agent, env, key=keys[1])
     agents = eqx.filter_vmap(lambda _: agent)(keys)
-    states, counts = init_members(trainer, agents, env, keys, "in_turn", None)
+    crew = Crew(trainer, agents, env, keys, True, "in_turn", None)
+    states, counts = init_members(crew, keys)
     assert eqx.tree_equal(jax.tree.map(lambda x: x[1], states), alone)
     assert eqx.tree_equal(counts, counts_alone)
 

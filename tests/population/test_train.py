@@ -22,7 +22,7 @@ from eqrl._run.solutions import step_of
 from eqrl._training import train as training
 from eqrl._training.mesh import automatic, choose_members, replicate, shard
 from eqrl._training.rows import Position, Runner
-from eqrl._training.train import init_members
+from eqrl._training.train import Crew, init_members
 from eqrl.envs import Point
 
 from ..agents_under_test import ALL_AGENTS, env_of, trainer_of
@@ -385,15 +385,11 @@ def test_a_mesh_of_one_device_begins_the_same_bit_for_bit(
     agents = jax.tree.map(lambda leaf: jnp.full(3, leaf), AGENT)
     keys = jr.split(getkey(), 3)
     mesh = automatic(jax.make_mesh((1,), ("population",)))
-    expected = init_members(TRAINER, agents, ENV, keys, "in_turn", None)
-    on_mesh = init_members(
-        TRAINER,
-        shard(agents, mesh),
-        replicate(ENV, mesh),
-        shard(keys, mesh),
-        "in_turn",
-        mesh,
-    )
+    crew = Crew(TRAINER, agents, ENV, keys, True, "in_turn", None)
+    expected = init_members(crew, keys)
+    agents, env, keys = shard(agents, mesh), replicate(ENV, mesh), shard(keys, mesh)
+    crew = Crew(TRAINER, agents, env, keys, True, "in_turn", mesh)
+    on_mesh = init_members(crew, keys)
     assert eqx.tree_equal(on_mesh, expected)
 
 

@@ -139,8 +139,8 @@ FAULTS = (
     Fault(
         "population:members-in-turn-begin-together",
         "eqrl/_training/train.py",
-        "map_members(init, members, *stacked)",
-        'map_members(init, "together" if are_stacked else members, *stacked)',
+        "map_members(init, crew.members, *stacked)",
+        'map_members(init, "together" if crew.are_stacked else crew.members, *stacked)',
         ("tests/population/test_alone.py -k begins",),
     ),
     Fault(

@@ -130,8 +130,8 @@ FAULTS = (
     Fault(
         "training:seeds-in-turn-begin-together",
         "eqrl/_training/train.py",
-        "map_members(init, members, *stacked)",
-        'map_members(init, members if are_stacked else "together", *stacked)',
+        "map_members(init, crew.members, *stacked)",
+        'map_members(init, crew.members if crew.are_stacked else "together", *stacked)',
         ("tests/population/test_alone.py -k begins",),
     ),
     Fault(
