@@ -187,7 +187,6 @@ def hyperparameters(
     *,
     low: float | int = -math.inf,
     high: float | int = math.inf,
-    low_open: bool = False,
     check: Callable[[str, Any], None] | None = None,
 ) -> Any:
     """Like `hyperparameter`, for a number, or a tuple or vector of numbers.
@@ -195,7 +194,7 @@ def hyperparameters(
     Each is a leaf that must lie in the interval. `check` is a further check, as for
     `checked_by`.
     """
-    allowed = Range(low=low, high=high, low_open=low_open, optional=default is None)
+    allowed = Range(low=low, high=high, optional=default is None)
     metadata = {_RANGE: allowed} | ({} if check is None else checked_by(check))
     return converted_field(
         default, convert=_strong_scalars, what=_A_NUMBER, metadata=metadata

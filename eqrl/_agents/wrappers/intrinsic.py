@@ -309,18 +309,13 @@ def diayn(
 
 
 def find(
-    agent: AnyAgent,
-    state: PyTree,
-    transitions: PyTree,
-    kind: type[Part],
-    *,
-    hint: str = "",
+    agent: AnyAgent, state: PyTree, transitions: PyTree, kind: type[Part]
 ) -> tuple[Part, PyTree, PyTree]:
     """The outermost agent or intrinsic reward of one kind inside nested wrappers.
 
     It is returned with its state and with the `transitions`, with any leading axes, as
-    it sees them; each may be `None` if it is not needed. Raises a `ValueError`, which
-    ends with the `hint`, if there is none.
+    it sees them; each may be `None` if it is not needed. Raises a `ValueError` if there
+    is none.
     """
     names = []
     while True:
@@ -340,7 +335,7 @@ def find(
             raise ValueError(
                 f"There is no `{kind.__name__}` in this agent, a "
                 f"{' around a '.join(names)}. Only an `eqrl.AbstractWrapper` is looked "
-                f"into. {hint}".strip()
+                "into."
             )
         # Transitions first: how they are seen depends on the wrapper's own state.
         if state is not None and transitions is not None:
