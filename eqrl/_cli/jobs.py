@@ -137,7 +137,7 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
         make_evaluations(self)
         check_training(self.trainer, self.agent, self.env)
 
-    def begin(self) -> tuple[AnyTrainerState, int]:
+    def shapes(self) -> tuple[AnyTrainerState, int]:
         return _shapes(self.trainer, self.agent, self.env), self.run.schedule.seeds
 
     def load(self, folder: Path) -> AnySolution | None:
@@ -272,7 +272,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         eqx.filter_eval_shape(self.pbt.init, self.agent, size, key=jr.key(0))
         check_training(self.trainer, self.agent, self.env)
 
-    def begin(self) -> tuple[AnyTrainerState, int]:
+    def shapes(self) -> tuple[AnyTrainerState, int]:
         return _shapes(self.trainer, self.agent, self.env), self.run.schedule.size
 
     def load(self, folder: Path) -> PopulationSolution | None:
@@ -414,9 +414,9 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
         _, reward = find_learner(self.agent)
         check_replay(schedule.replay or reward.preset.replay, self.agent)
         enlarge_past(self.agent, self.env, num_episodes=1)
-        self.begin()
+        self.shapes()
 
-    def begin(self) -> tuple[AnyTrainerState, int]:
+    def shapes(self) -> tuple[AnyTrainerState, int]:
         training = eqx.filter_eval_shape(
             init_training, self.agent, self.env, self.trainer, key=jr.key(0)
         )

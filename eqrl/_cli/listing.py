@@ -10,7 +10,7 @@ from .._types.installed import NotInstalledError
 from ..envs._base import LIBRARIES, no_devices
 from ..envs._make import full_names, make
 from .commands import Envs
-from .training import one_line
+from .training import message_of
 
 
 # The most environments that are started without `--sizes`.
@@ -33,7 +33,7 @@ def run_envs(command: Envs) -> int:
         try:
             known = full_names(library)
         except NotInstalledError as error:
-            missing.append(one_line(error))
+            missing.append(message_of(error))
             continue
         names += [x for x in known if fnmatch.fnmatchcase(x.lower(), pattern)]
     if not names and not missing:
@@ -73,7 +73,7 @@ def _described(name: str) -> str:
             spec = make(name).spec
     # Simulators may raise any error.
     except Exception as error:
-        return f"cannot start: {one_line(error)}"
+        return f"cannot start: {message_of(error)}"
     observations = f"vector of {spec.observation_size}"
     if spec.observation_shape is not None:
         observations = f"image of {' x '.join(map(str, spec.observation_shape))}"

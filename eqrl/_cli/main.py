@@ -28,7 +28,7 @@ from .finished import chosen_policy, run_evaluate, run_export, run_plot, run_ren
 from .jobs import make_job
 from .listing import run_envs
 from .sweep import evaluate_sweep, is_sweep, plot_sweep, policy_of_sweep, run_sweep
-from .training import one_line, run_training, say
+from .training import message_of, run_training, say
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -80,10 +80,10 @@ def main(args: Sequence[str] | None = None) -> int:
         # Shells report a process killed by a signal as 128 plus its number.
         return 128 + next(iter(interruption.args), signal.SIGINT)
     except (ValueError, OSError, NotInstalledError) as error:
-        say(one_line(error))
+        say(message_of(error))
         return 2
     except SimulatorError as error:
-        say(one_line(error))
+        say(message_of(error))
         return 1
     finally:
         gc.set_threshold(*thresholds)

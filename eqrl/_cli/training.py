@@ -87,7 +87,7 @@ class Reporter:
             function(*arguments)
         except Exception as error:
             if not self._has_failed:
-                say(f"{self._name} failed, and training continues: {one_line(error)}")
+                say(f"{self._name} failed, and training continues: {message_of(error)}")
             self._has_failed = True
 
 
@@ -104,10 +104,10 @@ def without_ending(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        say(f"{name} failed: {one_line(error)}")
+        say(f"{name} failed: {message_of(error)}")
 
 
-def one_line(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """The message of an error, or its name if it has none."""
     return " ".join(str(error).split()) or type(error).__name__
 
@@ -119,7 +119,7 @@ def open_checkpoints(folder: Path, *, every_steps: int | None = None) -> Checkpo
         every_steps=every_steps,
         on_error=lambda error: say(
             "A checkpoint could not be written, and training continues: "
-            + one_line(error)
+            + message_of(error)
         ),
     )
 
@@ -174,7 +174,7 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
         """Checks all arguments, before anything is written."""
 
     @abc.abstractmethod
-    def begin(self) -> tuple[AnyTrainerState, int]:
+    def shapes(self) -> tuple[AnyTrainerState, int]:
         """Shapes of a training state, and how many such states are trained together."""
 
     @abc.abstractmethod
@@ -226,7 +226,7 @@ def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
             "`--max-steps`, or put an `eqrl.envs.TimeLimit` around your own."
         )
     print(f"settings of {job.run}", flush=True)
-    state, number = job.begin()
+    state, number = job.shapes()
     transitions, num_bytes = replay_size(state)
     each = "" if number == 1 else f"{number} x "
     size = f"{number * num_bytes / 1e9:.2f} GB"
