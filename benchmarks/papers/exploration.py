@@ -27,18 +27,18 @@ def _contender(make_reward: Any, *, is_random: bool = False) -> Unrewarded:
 PAPER = Paper(
     title="Exploration of an ant",
     text="""\
-Four rewards that pay for what is new, without skills:
+Four novelty rewards, without skills:
 [RND](https://arxiv.org/abs/1810.12894), [APT](https://arxiv.org/abs/2103.04551), which
 is `ParticleEntropy`, [ICM](https://arxiv.org/abs/1705.05363) and
-[disagreement](https://arxiv.org/abs/1906.04161). SAC learns from each alone for 300,800
-steps, beside uniform actions for as many.
+[disagreement](https://arxiv.org/abs/1906.04161). SAC trains on each of them alone for
+300,800 steps; the baseline is uniform random actions for as many steps.
 
-The ant is EnvPool's, with the position in its observations, less constant means and
-divided by constant deviations; episodes have 200 steps, and no fall ends them. 8
+The ant is EnvPool's, with the position in its observations, which are shifted and
+scaled by constants; episodes last 200 steps and do not end when the ant falls. 8
 environments, and 200 updates after 200 steps of each; SAC with rates of 1e-4, batches
 of 256, hidden layers of 256 and 256, a temperature from 0.01 and a target entropy of
-minus half the number of actions; 11,200 steps by the policy that has learned
-nothing (10,000 in whole iterations).
+minus half the number of actions; 11,200 steps by the untrained policy (10,000, rounded
+up to whole iterations).
 A reward learns before it scores a batch. Rewards have the library's defaults; APT
 measures distances between observations, where its release learns features.
 

@@ -318,13 +318,13 @@ before all others.
 
 Settings of METRA's release, with narrower networks: 8 environments, 50 updates after
 200 steps of each, episodes of 200 steps that no fall ends, observations with the
-position, less constant means and divided by constant deviations, 11,200 steps by the
-policy that has learned nothing (10,000 in whole iterations), a replay of 1,000,000, SAC
-with rates of 1e-4, batches of 256, a temperature from 0.01 and a target entropy of
-minus half the number of actions; the reward learns before it scores a batch, with rates
-of 1e-4 and a multiplier from 30. Hidden layers have 256 and 256 units here, 1,024 and
-1,024 in the release, with which METRA's 16,000,000 steps would take eleven hours of two
-cores, by an estimate; those of the actor are ReLU here, tanh there.
+position, shifted and scaled by constants, 11,200 steps by the untrained policy (10,000,
+rounded up to whole iterations), a replay of 1,000,000, SAC with rates of 1e-4, batches
+of 256, a temperature from 0.01 and a target entropy of minus half the number of
+actions; the reward learns before it scores a batch, with rates of 1e-4 and a multiplier
+from 30. Hidden layers have 256 and 256 units here, 1,024 and 1,024 in the release, with
+which METRA's 16,000,000 steps would take eleven hours of two cores, by an estimate;
+those of the actor are ReLU here, tanh there.
 
 The ant has skills on the circle, the cheetah 16 one-hot skills. DIAYN has 16 one-hot
 skills in both tasks. DADS has 8, where METRA's copy has normal ones, compares with all

@@ -54,7 +54,7 @@ Three things differ. CleanRL divides rewards by the running deviation of the dis
 return; we divide them by their own root mean square, and then by the deviation that
 discounted sums of independent rewards have, 7.1. Ours are clipped at 10 between these
 divisions, so at 1.41 times that deviation, where CleanRL's are clipped at 10 times. And
-CleanRL takes a time limit for a termination; ours does not.
+CleanRL treats time limits as terminations; we do not.
 
 CleanRL's numbers are training returns, with sampled actions; they are compared with
 those of our last 100 episodes. Greedy returns are of 10 episodes every 20,480 steps.

@@ -28,7 +28,7 @@ PAPER = Paper(
     title="SAC on MuJoCo",
     text="""\
 [Haarnoja et al.](https://arxiv.org/abs/1812.05905) show SAC on MuJoCo's tasks. The
-numbers beside ours are those of implementations that publish theirs with settings.
+numbers beside ours are from implementations that publish their results with settings.
 
 `HalfCheetah-v4`, 1,000,000 steps: the settings of Stable-Baselines3's zoo. One
 environment and one update a step after 10,000 random steps, batches of 256 from a
@@ -36,7 +36,7 @@ replay of 1,000,000, two hidden layers of 256 with ReLU, rates of 3e-4, a temper
 that is learned, discount 0.99, targets that move by 0.005.
 
 `Ant-v4`, 300,000 steps: those of Tianshou's example. Rates of 1e-3 and a fixed
-temperature of 0.2, else the same.
+temperature of 0.2, otherwise the same.
 
 We evaluate in 10 greedy episodes every 5,000 steps. The greedy returns beside ours are
 those at the end, as `last evaluation` is. Spinning Up's curve is read off a figure, has

@@ -92,11 +92,11 @@ PAPER = Paper(
     title="SMERL on a cheetah",
     text=f"""\
 [Kumar et al.](https://arxiv.org/abs/2010.14484) train skills that solve a task in
-different ways, so that one of them still does where the environment has changed. Their
+different ways, so that one of them still works after the environment changes. Their
 numbers are in figures only, and the notebook of another library that repeats them needs
-a version of brax that is gone. So this shows the purpose: SMERL with {NUM_SKILLS}
-skills and SAC learn to run for 300,000 steps, then each of the {NUM_ACTUATORS}
-actuators is disabled in turn, without any further learning.
+a version of brax that is no longer available. This experiment tests that purpose
+instead: SMERL with {NUM_SKILLS} skills and SAC learn to run for 300,000 steps, then
+each of the {NUM_ACTUATORS} actuators is disabled in turn, without any further learning.
 
 SMERL's skill is the one with the greatest mean return of 5 episodes, and its return
 that of 5 others; SAC's is the mean of 10. All episodes are greedy. Settings are the

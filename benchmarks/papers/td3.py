@@ -45,7 +45,7 @@ PAPER = Paper(
 release: one environment, hidden layers of 400 and 300, batches of 100 from a replay of
 1,000,000, rates of 1e-3, noise of 0.1, target noise of 0.2 clipped at 0.5, an actor
 that learns at every second update, targets that move by 0.005. The first 10,000 steps
-are random, its default.
+are random, as by default in that code.
 
 Three things differ: we make an update after each step, where the release makes as many
 after each episode as it had steps; the target critics move at every update, where the

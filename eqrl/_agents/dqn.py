@@ -51,7 +51,7 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
     The paper clips errors and rewards; here `huber` and `reward_scale` are options
     instead. Targets bootstrap where a time limit ends an episode.
 
-    The metrics are `critic_loss`, `value`, the mean of the stored actions, and
+    The metrics are `critic_loss`; `value`, the mean value of the stored actions; and
     `epsilon`.
 
     ??? cite "Reference"

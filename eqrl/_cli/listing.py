@@ -42,13 +42,16 @@ def run_envs(command: Envs) -> int:
         )
     width = max(map(len, names), default=0)
     starts = len(names) <= _MOST_STARTED or command.sizes
-    if names and starts:
-        print(f"{'name':{width}}  {_columns('observations', 'actions', 'time limit')}")
-    for name in names:
-        line = f"{name:{width}}  {_described(name)}" if starts else name
-        print(line, flush=True)
-    for line in missing:
-        print(line)
+    # The reader of the output, such as `head`, may close it.
+    with contextlib.suppress(BrokenPipeError):
+        if names and starts:
+            columns = _columns("observations", "actions", "time limit")
+            print(f"{'name':{width}}  {columns}")
+        for name in names:
+            line = f"{name:{width}}  {_described(name)}" if starts else name
+            print(line, flush=True)
+        for line in missing:
+            print(line)
     return 0
 
 

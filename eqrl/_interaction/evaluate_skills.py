@@ -294,7 +294,7 @@ def _recover(
 
 
 def skill_confusion(evaluation: SkillEvaluation) -> Float[Array, "skills skills"]:
-    """Shares of steps at which a discriminator takes each skill for each other.
+    """Confusion matrix of a discriminator over the skills that were played.
 
     **Arguments:**
 

@@ -33,8 +33,8 @@ def select_skill(
 
     - `agent`, `state`: an agent with skills, in any nesting of wrappers, and its state.
     - `env`: the task. Only its reward may differ from where the skills were learned.
-    - `num_skills`: how many skills are tried, at least 1. One-hot skills are dealt in
-        turn, if the prior deals them, or drawn; others are drawn.
+    - `num_skills`: how many skills are tried, at least 1. Those of `EvenOneHotSkills`
+        are taken in turn; all others are drawn from the prior.
     - `num_episodes`: episodes of each skill, at least 1.
     - `key`: for the skills, the actions and the environments.
     - `method`: `"best"` picks the skill with the greatest mean return. `"regression"`

@@ -77,7 +77,7 @@ class AbstractSelection(eqx.Module):
 
 
 class Truncation(AbstractSelection):
-    """The worst members are replaced by children of the best.
+    """Truncation selection: replaces the worst members with children of the best.
 
     Each of the `num_replaced` worst gets a parent drawn from the `num_elite` best.
     """
@@ -123,10 +123,10 @@ Truncation.__init__.__doc__ = """**Arguments:**
 
 
 class Tournament(AbstractSelection):
-    """Every member meets another, and losers are replaced by children of the winner.
+    """Tournament selection: replaces losing members with children of their opponents.
 
-    The other is drawn from all members, for one that failed from those with a score. A
-    member loses if the other is better.
+    Every member has one opponent, drawn from all others; that of a member that failed
+    is drawn from those with a score. A member loses if its opponent is better.
     """
 
     num_replaced: int | None = static_integer(None, least=0)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from .._disk.library import Skills
 from .._population.solution import PopulationSolution, are_mean_returns, scores_of
-from .._pytree.fields import Range, check_arity, check_integer
+from .._pytree.fields import Range, check_arity, check_instance, check_integer
 from .._training.replay import replay_size
 from .._types.installed import check_installed
 from .statistics import rounded
@@ -224,6 +224,7 @@ class PopulationProgressBar(AbstractProgressBar):
     ) -> None:
         """Shows one generation; `train_population` calls this."""
         del metrics
+        check_instance("solution", solution, PopulationSolution)
         scores = scores_of(solution, None)
         known = scores[-1][~np.isnan(scores[-1])]
         name = "return" if are_mean_returns(solution, scores) else "score"

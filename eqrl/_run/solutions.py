@@ -118,11 +118,7 @@ def content_of(solution: AnySolution | PopulationSolution) -> PyTree:
         if solution.unfinished is not None:
             content["unfinished"] = solution.unfinished
     else:
-        raise ValueError(
-            f"`solution` is a {type(solution).__name__}; it must come from "
-            "`eqrl.train`, `eqrl.train_seeds` or `eqrl.train_population`. "
-            "`eqrl.save_skills` saves skills, and `eqrl.save` anything else."
-        )
+        raise _cannot_be_saved(solution)
     try:
         structure = jax.tree.structure(history).serialize_using_proto()
     except ValueError as error:
@@ -317,13 +313,22 @@ def _reshaped(
     return jax.tree.map(reshaped, tree)
 
 
+def _cannot_be_saved(solution: object) -> ValueError:
+    return ValueError(
+        f"`solution` is a {type(solution).__name__}; it must come from `eqrl.train`, "
+        "`eqrl.train_seeds` or `eqrl.train_population`. `eqrl.save_skills` saves "
+        "skills, and `eqrl.save` anything else."
+    )
+
+
 def step_of(solution: AnySolution | PopulationSolution) -> int:
     """The number of environment steps of a solution."""
-    state = (
-        solution.trainer_state
-        if isinstance(solution, Solution)
-        else solution.trainer_states
-    )
+    if isinstance(solution, PopulationSolution):
+        state = solution.trainer_states
+    elif isinstance(solution, Solution):
+        state = solution.trainer_state
+    else:
+        raise _cannot_be_saved(solution)
     return int(solution.counts.rows_written) * state.actors.timestep.shape[-1]
 
 

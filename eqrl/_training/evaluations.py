@@ -214,6 +214,13 @@ class Evaluations(Generic[State]):
     ) -> bool:
         """Evaluates if it is time. Returns whether training should end."""
         del metrics
+        if not hasattr(solution, "state"):
+            raise ValueError(
+                "As a callback, `Evaluations` is for `train` and `train_offline`, not "
+                f"for what gives a `{type(solution).__name__}`: `train_population` "
+                "evaluates each generation by itself, and `learn_skills` takes the "
+                "argument `evaluations`."
+            )
         if isinstance(solution, Solution) and solution.trainer_state.failed.ndim == 1:
             raise ValueError(
                 "As a callback, `Evaluations` evaluates one agent; give it to "

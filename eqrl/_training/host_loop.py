@@ -123,7 +123,7 @@ def asks_to_stop(answer: object) -> bool:
 
 
 class NonFiniteError(ValueError):
-    """Something became `nan` or infinite in training.
+    """Raised when a value becomes `nan` or infinite during training.
 
     **Attributes:**
 
@@ -154,7 +154,7 @@ class NonFiniteError(ValueError):
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C was pressed while training, or SIGTERM or SIGHUP asked to stop.
+    """Raised when Ctrl-C, SIGTERM or SIGHUP stops training.
 
     **Attributes:**
 

@@ -52,8 +52,8 @@ def train_offline(
 
     **Arguments:**
 
-    - `agent`: any agent that learns from a replay, but with `SMERL`, whose rewards take
-        the returns of whole episodes.
+    - `agent`: any agent that learns from a replay, except with `SMERL`, which needs the
+        returns of whole episodes.
     - `transitions`: the data, with one leading axis, such as those that
         `eqrl.transitions_from_arrays` makes. For an agent that learns from several
         steps in a row, the steps of an episode must follow each other. Extras are

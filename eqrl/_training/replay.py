@@ -90,7 +90,7 @@ class AbstractPrioritizedReplay(AbstractReplay[State]):
         *,
         keep: Bool[Array, ""] | None = None,
     ) -> State:
-        """Called after each update, before the next batch is drawn.
+        """Updates priorities after an update, before the next batch is drawn.
 
         **Arguments:**
 
@@ -472,7 +472,7 @@ whole_observations = functools.partial(ReplayBuffer, share_frames=False)
 
 
 class LatestRows(AbstractReplay[ReplayState[Any]]):
-    """The steps of one iteration, in order.
+    """A replay that holds only the steps of the current iteration, in order.
 
     It is for agents that learn on-policy, whose `sequence_length` is `None`. A batch is
     the whole rollout, with the axes `(envs, time)`, without a copy. In a `Trainer`,

@@ -189,11 +189,11 @@ class GymnasiumVectorEnv(AbstractHostEnv):
     So no transition is lost or invented.
 
     A vector environment steps all of its copies or none. Copies that should not take a
-    step, such as those whose episode is over in an evaluation, are stepped along, after
-    a reset if they are over, and the results are dropped. They can then only begin new
-    episodes, which needs mode `DISABLED`, as do `TimeLimit`, `ActionRepeat` and a
-    `max_steps` below the limit of the simulator. Copies that do take the step are not
-    affected, except in later draws if all share one generator.
+    step, such as those that have finished in an evaluation, are stepped as well, after
+    a reset if their episode is over, and the results are discarded. Such copies can
+    then only begin new episodes, which needs mode `DISABLED`, as do `TimeLimit`,
+    `ActionRepeat` and a `max_steps` below the limit of the simulator. Copies that do
+    take the step are not affected, except in later draws if all share one generator.
 
     Spaces and time limits are treated as in `GymnasiumEnv`. Copies can be neither drawn
     nor saved: training that is resumed in another process begins new episodes.

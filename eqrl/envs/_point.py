@@ -203,7 +203,7 @@ def sectors(
     sides come first, in the order of the sectors, so that
     `Point(walls=eqrl.envs.sectors(4), num_open=2)` can enter only sectors 0 and 1.
 
-    With the defaults and steps of 0.1 a point can leave the room in four steps, but
+    With the defaults and steps of 0.1 a point can leave the room in three steps, but
     cannot walk around the end of a wall in 60.
 
     **Arguments:**

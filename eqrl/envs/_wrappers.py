@@ -261,7 +261,7 @@ class Masked(AbstractStatelessWrapper[EnvState]):
     """An environment in which some elements of the observations are hidden.
 
     They are left out, so observations are shorter, in the same order. Without
-    velocities, for example, an agent has to remember. The rest of an image is not an
+    velocities, for example, an agent has to remember. A masked image is no longer an
     image: `spec.observation_shape` is `None` if anything is hidden.
     """
 
@@ -341,8 +341,8 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
     step in which any episode ends, and in every step if `vmap` maps over the training;
     of more, only those whose episodes have ended are.
 
-    A typed key in the state, from which an environment draws as it is stepped, is
-    another one in each episode.
+    If the state holds a typed key for the randomness of steps, each episode gets a new
+    one.
     """
 
     env: AbstractEnv[EnvState]

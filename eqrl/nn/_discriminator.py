@@ -192,7 +192,7 @@ class NormalNetwork(eqx.Module):
 NormalNetwork.__init__.__doc__ = """**Arguments:**
 
 - `network`: its output holds the means, then as many log-scales, which are clipped to
-    [-3, 2]. Outside this range only a gradient that leads back passes.
+    [-3, 2]. Outside this range, only gradients that point back into it pass.
 """
 
 
@@ -216,8 +216,8 @@ class VonMisesFisherNetwork(eqx.Module):
 VonMisesFisherNetwork.__init__.__doc__ = """**Arguments:**
 
 - `network`: its output holds the direction, which is scaled to length 1, then the
-    logarithm of the concentration, which is clipped to [-3, 5]. Outside this range only
-    a gradient that leads back passes.
+    logarithm of the concentration, which is clipped to [-3, 5]. Outside this range,
+    only gradients that point back into it pass.
 """
 
 

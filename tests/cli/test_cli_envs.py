@@ -110,6 +110,16 @@ def test_real_ones_are_described(capsys: pytest.CaptureFixture[str]) -> None:
     assert point.split() == "eqrl/Point vector of 4 vector of 2 50".split()
 
 
+def test_a_reader_that_has_seen_enough_is_no_error(
+    toys: _Toys, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*words: str, **options: bool) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("eqrl._cli.listing.print", fail, raising=False)
+    assert _listed("toys/", capsys=capsys) == []
+
+
 def test_what_matches_nothing_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["envs", "gymnasium/Pndulum"]) == 2
     assert "No environment matches `gymnasium/Pndulum`" in capsys.readouterr().err

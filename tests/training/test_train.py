@@ -904,6 +904,21 @@ def test_seeds_are_evaluated_apart_and_end_together() -> None:
         seeds(20, callback=evaluations())
 
 
+def test_callbacks_of_other_trainings_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    evaluations = eqrl.Evaluations(AGENT, ENV, every=1, num_episodes=1, key=jr.key(0))
+    wrong: dict[str, Any] = {
+        "each generation by itself": evaluations,
+        "`eqrl.save_skills` saves": eqrl.Checkpoints(tmp_path),
+        "instance of `PopulationSolution`": eqrl.PopulationProgressBar(2, 10),
+    }
+    for message, callback in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            callback(20, {}, object())
+
+
 def test_no_seeds_are_refused(getkey: GetKey) -> None:
     with pytest.raises(ValueError, match="`num_seeds=0`"):
         eqrl.train_seeds(AGENT, ENV, TRAINER, num_seeds=0, num_steps=60, key=getkey())

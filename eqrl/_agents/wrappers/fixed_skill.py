@@ -203,9 +203,9 @@ def _within(
 class GoalSkill(AbstractStatelessView[State, Memory, Extras]):
     """A skill-conditioned agent that always takes the skill that leads to a goal.
 
-    That is the direction from the state to the goal in the space of `METRA`. It has
-    length 1, with `NormalSkills` their mean length; with `UniformSkills` it leads to
-    the surface of their cube, and with one-hot skills it is that along the largest
+    That is the direction from the state to the goal in the space of `METRA`, scaled to
+    length 1, for `NormalSkills` to their mean length, and for `UniformSkills` to the
+    surface of their cube. Of one-hot skills, it is that of the direction's largest
     element. Made by `eqrl.seek_goal`.
     """
 

@@ -54,10 +54,9 @@ class SkillConditioned(
 
     A skill is drawn from a prior when an episode begins and kept until its end, or for
     `resample_every` steps. The replay holds it once for each transition. The agent sees
-    it appended to both observations, each time the skill with which the action was
-    chosen, and returns over several steps end with a skill as at a time limit. The
-    state is that of the agent inside, for observations that are longer by the size of a
-    skill.
+    the skill that chose the action appended to both observations. Returns over several
+    steps are cut off where the skill changes, as at a time limit. The state is that of
+    the agent inside, for observations that are longer by the size of a skill.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
