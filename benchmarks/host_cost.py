@@ -55,7 +55,7 @@ class Empty(AbstractSimulators):
     def save(self, row: int) -> None:
         return None
 
-    def restore(self, row: int, saved: bytes) -> None:
+    def restore(self, row: int, saved: bytes) -> bool:
         raise NotImplementedError
 
     def close(self) -> None:

@@ -71,8 +71,9 @@ def save_solution(
     ```
 
     Everything is saved bit for bit. Simulators outside JAX are saved if they can be,
-    such as those of MuJoCo and classic control in Gymnasium; otherwise training resumes
-    with new episodes. Earlier steps stay intact if the process is killed while saving.
+    such as those of MuJoCo and classic control in Gymnasium; otherwise, or with other
+    options or another time limit, training resumes with new episodes. Earlier steps
+    stay intact if the process is killed while saving.
 
     **Arguments:**
 

@@ -293,7 +293,7 @@ class _Pool(AbstractSimulators):
     def save(self, row: int) -> bytes | None:
         return None
 
-    def restore(self, row: int, saved: bytes) -> None:
+    def restore(self, row: int, saved: bytes) -> bool:
         raise NotImplementedError
 
     def close(self) -> None:

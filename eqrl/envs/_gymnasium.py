@@ -83,10 +83,13 @@ class _Maker:
                 if "render_mode" not in inspect.signature(source).parameters:
                     options = self.options
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".* not in the possible render_modes")
+            if "render_mode" not in self.options:
+                warnings.filterwarnings("ignore", ".* not in the possible render_modes")
             try:
                 env = source(**options)
             except (TypeError, AssertionError):
+                if options is self.options or "render_mode" in self.options:
+                    raise
                 # Its constructor may take no `render_mode`, or not this one.
                 env = source(**self.options)
         if not isinstance(env, gymnasium.Env):
@@ -115,7 +118,12 @@ class _InTurn(AbstractSimulators):
 
     def __init__(self, maker: _Maker, seeds: Sequence[int]) -> None:
         self._maker = maker
-        self._envs = [maker.one() for _ in seeds]
+        self._envs: list[Any] = []
+        try:
+            self._envs += (maker.one() for _ in seeds)
+        except BaseException:
+            self.close()
+            raise
         self._interface = maker.interface(self._envs[0])
         # Only the first episode is seeded; later ones continue its random numbers.
         self._seeds: list[int | None] = list(seeds)
@@ -173,14 +181,18 @@ class _InTurn(AbstractSimulators):
         return np.asarray(self._envs[row].render())
 
     def save(self, row: int) -> bytes | None:
-        return _saved(self._envs[row]) if _is_saved_exactly(self._maker) else None
+        if not _is_saved_exactly(self._maker):
+            return None
+        return _saved(self._envs[row], self._maker)
 
-    def restore(self, row: int, saved: bytes) -> None:
-        _restore(self._envs[row], saved)
+    def restore(self, row: int, saved: bytes) -> bool:
+        return _restore(self._envs[row], self._maker, saved)
 
     def close(self) -> None:
         for env in self._envs:
-            env.close()
+            # One that cannot be closed must not keep the others open.
+            with contextlib.suppress(Exception):
+                env.close()
 
 
 def _layers(env: Any) -> list[Any]:
@@ -205,7 +217,13 @@ _FIXED = (
 )
 
 
-def _saved(env: gymnasium.Env[Any, Any]) -> bytes | None:
+def _made_by(env: object, maker: _Maker) -> list[object]:
+    """The settings of a simulator, on which its attributes depend."""
+    kinds = [type(layer).__qualname__ for layer in _layers(env)]
+    return [kinds, maker.options, maker.max_steps]
+
+
+def _saved(env: gymnasium.Env[Any, Any], maker: _Maker) -> bytes | None:
     """The attributes of a simulator and of its wrappers; `None` if one cannot be saved.
 
     For MuJoCo, all data: its state vector leaves out what Ant and Humanoid observe.
@@ -220,16 +238,25 @@ def _saved(env: gymnasium.Env[Any, Any]) -> bytes | None:
         for layer in _layers(env)
     ]
     try:
-        return zlib.compress(pickle.dumps(layers), level=1)
+        return zlib.compress(pickle.dumps((_made_by(env, maker), layers)), level=1)
     except Exception:
         # The error of an attribute that cannot be pickled depends on the attribute.
         return None
 
 
-def _restore(env: gymnasium.Env[Any, Any], saved: bytes) -> None:
-    for layer, values in zip(
-        _layers(env), pickle.loads(zlib.decompress(saved)), strict=True
-    ):
+def _restore(env: gymnasium.Env[Any, Any], maker: _Maker, saved: bytes) -> bool:
+    """Whether the simulator was made as the one that was saved, whose state it takes.
+
+    Attributes hold options and time limits, too, which are not to be undone.
+    """
+    content = pickle.loads(zlib.decompress(saved))
+    # Earlier versions saved a list of layers, without what they were made by.
+    if not isinstance(content, tuple):
+        return False
+    made_by, layers = content
+    if not bool(eqx.tree_equal(made_by, _made_by(env, maker))):
+        return False
+    for layer, values in zip(_layers(env), layers, strict=True):
         if type(values.get("data")).__module__.startswith("mujoco"):
             import mujoco
 
@@ -237,6 +264,7 @@ def _restore(env: gymnasium.Env[Any, Any], saved: bytes) -> None:
             copy = mujoco.mj_copyData  # pyright: ignore[reportAttributeAccessIssue]
             copy(layer.data, layer.model, values.pop("data"))
         vars(layer).update(values)
+    return True
 
 
 @functools.cache
@@ -246,8 +274,12 @@ def _is_saved_exactly(maker: _Maker) -> bool:
     It is tried out with another one, since a simulator may keep a part of its state
     elsewhere.
     """
-    env, other = maker.one(), maker.one()
-    try:
+    with contextlib.ExitStack() as stack:
+        # It may refuse what no agent does, such as a reset in mid-episode.
+        stack.enter_context(contextlib.suppress(Exception))
+        env, other = (
+            stack.enter_context(contextlib.closing(maker.one())) for _ in range(2)
+        )
         env.action_space.seed(0)
         actions = [env.action_space.sample() for _ in range(12)]
 
@@ -264,14 +296,11 @@ def _is_saved_exactly(maker: _Maker) -> bool:
         env.reset(seed=0)
         other.reset(seed=1)
         env.step(actions[0])
-        saved = _saved(env)
-        if saved is None:
+        saved = _saved(env, maker)
+        if saved is None or not _restore(other, maker, saved):
             return False
-        _restore(other, saved)
         return play(env) == play(other)
-    finally:
-        env.close()
-        other.close()
+    return False
 
 
 _Reply = tuple[bool, Any]
@@ -356,8 +385,8 @@ class _InProcesses(AbstractSimulators):
     def save(self, row: int) -> bytes | None:
         return self._ask_one("save", row)
 
-    def restore(self, row: int, saved: bytes) -> None:
-        self._ask_one("restore", row, saved)
+    def restore(self, row: int, saved: bytes) -> bool:
+        return self._ask_one("restore", row, saved)
 
     def close(self) -> None:
         for process, connection in self._workers:

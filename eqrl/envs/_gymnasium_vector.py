@@ -162,7 +162,7 @@ class _Vector(AbstractSimulators):
     def save(self, row: int) -> bytes | None:
         return None
 
-    def restore(self, row: int, saved: bytes) -> None:
+    def restore(self, row: int, saved: bytes) -> bool:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -234,7 +234,9 @@ class GymnasiumVectorEnv(AbstractHostEnv):
         with contextlib.closing(maker([0])) as one:
             _, infos = one.vector.reset(seed=0)
             known = one.vector.spec
-            limit = max_steps or (None if known is None else known.max_episode_steps)
+            own = None if known is None else known.max_episode_steps
+            # That of the vector environment cannot be lifted.
+            limit = min((x for x in (max_steps, own) if x is not None), default=None)
             self._spec = one.interface.spec(shown(make), _infos_of(infos, 0), limit)
         self._make = maker
         self._owner = new_owner()

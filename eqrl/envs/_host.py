@@ -292,7 +292,11 @@ def saved_simulators(state: PyTree) -> dict[str, np.ndarray] | None:
             group = GROUPS.get(int(number))
             if group is None or group.failed or group.ticks[row] != tick:
                 return None
-            content = group.simulators.save(int(row))
+            try:
+                content = group.simulators.save(int(row))
+            except Exception:
+                # What was learned is saved even if a simulator's process has died.
+                content = None
             if content is None:
                 return None
             saved.append(content)
@@ -311,10 +315,13 @@ def with_simulators(env: AnyEnv, tree: Tree, saved: dict[str, np.ndarray]) -> Tr
     """
     [state] = parts(tree, HostState)
     new = _restored(env, state, saved)
-    return map_parts(lambda _: new, tree, HostState)
+    # Otherwise new episodes begin: these are no simulators of `env`.
+    return tree if new is None else map_parts(lambda _: new, tree, HostState)
 
 
-def _restored(env: AnyEnv, state: HostState, saved: dict[str, np.ndarray]) -> HostState:
+def _restored(
+    env: AnyEnv, state: HostState, saved: dict[str, np.ndarray]
+) -> HostState | None:
     ends = np.cumsum(saved["lengths"])
     contents = [
         saved["bytes"][end - length : end].tobytes()
@@ -326,17 +333,13 @@ def _restored(env: AnyEnv, state: HostState, saved: dict[str, np.ndarray]) -> Ho
     for first in range(0, len(contents), size):
         simulators = _inner(env)._make([0] * size)
         began = simulators.begin(rows)
-        for row in rows:
-            simulators.restore(int(row), contents[first + row])
+        given = enumerate(contents[first : first + size])
+        if not all(simulators.restore(row, content) for row, content in given):
+            simulators.close()
+            return None
         group = Group(simulators, _owner_of(env), size, began)
         # It is not known when their episodes began.
         group.first_ticks[:] = np.iinfo(np.int32).max
-        for value, held in (
-            (began.descriptor, state.descriptor),
-            (began.critic_observation, state.critic_observation),
-        ):
-            if value is not None:
-                value[:] = np.asarray(held).reshape(-1, *value.shape)[first // size]
         numbers.append(next(NUMBERS))
         with LOCK:
             GROUPS[numbers[-1]] = group

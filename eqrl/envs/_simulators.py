@@ -82,8 +82,11 @@ class AbstractSimulators(abc.ABC):
         """The whole state of a simulator; `None` if it cannot be saved."""
 
     @abc.abstractmethod
-    def restore(self, row: int, saved: bytes) -> None:
-        """Takes a simulator back to a state that was saved."""
+    def restore(self, row: int, saved: bytes) -> bool:
+        """Takes a simulator back to a state that was saved.
+
+        False if that is a state of another kind of simulator.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -220,7 +223,8 @@ def close_groups(owner: int) -> None:
         numbers = [n for n, group in GROUPS.items() if group.owner == owner]
         groups = [GROUPS.pop(number) for number in numbers]
     for group in groups:
-        group.simulators.close()
+        with contextlib.suppress(Exception):
+            group.simulators.close()
 
 
 def make_rows(make: MakeSimulators, arguments: Arrays, results: Arrays) -> None:
@@ -229,6 +233,7 @@ def make_rows(make: MakeSimulators, arguments: Arrays, results: Arrays) -> None:
     groups, rows, *seen = results
     owner, number = int(owners[0]), next(NUMBERS)
     groups[:], rows[:] = number, np.arange(len(seeds))
+    simulators = None
     try:
         simulators = make([int(seed) for seed in seeds])
         began = simulators.begin(rows)
@@ -239,6 +244,9 @@ def make_rows(make: MakeSimulators, arguments: Arrays, results: Arrays) -> None:
     except BaseException as error:
         _fail(owner, error)
         _fill(seen, slice(None))
+        if simulators is not None:
+            with contextlib.suppress(Exception):
+                simulators.close()
         return
     with LOCK:
         GROUPS[number] = group

@@ -352,6 +352,13 @@ def test_vectors_that_are_not_understood_are_refused() -> None:
     for given, message in refused:
         with pytest.raises(ValueError, match=message):
             GymnasiumVectorEnv(given)
+    carts = lambda num_envs: gymnasium.make_vec(
+        "CartPole-v1",
+        num_envs,
+        vectorization_mode="sync",
+        vector_kwargs={"autoreset_mode": disabled},
+    )
+    assert GymnasiumVectorEnv(carts, max_steps=600).spec.max_steps == 500
     with pytest.raises(ValueError, match=r"Wrap it: `eqrl.envs.GymnasiumVectorEnv\("):
         check_is_env("env", Vector("Rover", disabled)(1))
     with pytest.raises(ValueError, match=r"draw a `GymnasiumVectorEnv`"):

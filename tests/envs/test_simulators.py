@@ -2,12 +2,13 @@
 
 import functools
 import gc
+import itertools
 import multiprocessing
 import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import gymnasium
@@ -90,6 +91,25 @@ class Faulty(gymnasium.Env[Any, Any]):
             Path(self.fault).touch()
 
 
+class Fussy(Faulty):
+    """Refuses to begin another episode before one is over. Counts those not closed."""
+
+    num_open = 0
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__()
+        self.number = number
+        Fussy.num_open += 1
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        if self.number != 0:
+            raise RuntimeError("it is not over")
+        return super().reset(**options)
+
+    def close(self) -> None:
+        Fussy.num_open -= 1
+
+
 class Scaled(Faulty):
     """Observes in a unit that is drawn when it is made, a number or part of a model."""
 
@@ -143,6 +163,10 @@ def test_a_saved_simulator_goes_on_exactly(tmp_path: Path) -> None:
     assert (group.first_ticks > group.ticks).all()
     resumed = train(other, 30, initial=loaded)
     assert same(resumed.state, whole.state)
+    # Simulators of another task are not made those of the one that was saved.
+    changed = GymnasiumEnv("Pendulum-v1", max_steps=9)
+    elsewhere = eqrl.load_solution(tmp_path, AGENT, changed, TRAINER)
+    assert not _host.are_present(changed, elsewhere.trainer_state.actors).any()
     assert same(resumed.trainer_state.replay, whole.trainer_state.replay)
     number = len(GROUPS)
     # A copy shares the simulators, which end with the last one.
@@ -327,6 +351,16 @@ def test_options_may_be_lists_and_constructors_without_a_render_mode() -> None:
     for is_number in (True, False):
         maker: Any = GymnasiumEnv(Scaled, options={"is_number": is_number})._make
         assert _gymnasium._is_saved_exactly(maker) == is_number
+    # Nor must trying it out fail, or leave any open.
+    assert not _gymnasium._is_saved_exactly(cast(Any, GymnasiumEnv(Fussy)._make))
+    assert Fussy.num_open == 0
+
+    def make(calls: Any = itertools.count()) -> Any:
+        # The first one is the adapter's; of the others the second cannot begin.
+        return Fussy(next(calls) == 2)
+
+    begin(GymnasiumEnv(make), 3)
+    assert Fussy.num_open == 0
 
 
 def test_options_may_be_arrays_and_infos_vectors_and_actions_numbers() -> None:
@@ -348,6 +382,17 @@ def test_options_may_be_arrays_and_infos_vectors_and_actions_numbers() -> None:
     for source in ("Odd-v0", Odd):
         with pytest.raises(ValueError, match=r"`options={'begin': 1}` of .*Odd.*begin"):
             GymnasiumEnv(source, options={"begin": 1})
+    calls: list[int] = []
+
+    def fail(size: int) -> Any:
+        calls.append(size)
+        raise TypeError("a fault of its own")
+
+    with pytest.raises(ValueError, match="of its own"):
+        GymnasiumEnv(fail, options={"size": 3})
+    assert calls == [3]
+    with pytest.warns(UserWarning, match="render_modes"):
+        GymnasiumEnv("CartPole-v1", options={"render_mode": "rgb_aray"})
 
 
 class Nudged(AbstractStatelessWrapper[Any]):
