@@ -213,8 +213,9 @@ class Plot:
     """Column of metrics.csv; by default the return, of evaluations if all runs have
     them, and of skills the intrinsic reward."""
 
-    center: Center = "mean"
-    """Mean or interquartile mean of the seeds."""
+    center: Center | None = None
+    """Mean or interquartile mean of the seeds; by default the mean, and for a sweep the
+    one that it is ranked by."""
 
     interval: Interval = 0.95
     """Level of the bootstrap interval over seeds, in (0, 1]; or their range."""

@@ -181,7 +181,7 @@ def run_plot(command: Plot) -> int:
         command.folders, [title for title, _ in summaries]
     )
     are_populations = all(kind == "member" for _, kind in summaries)
-    runs = {}
+    center, runs = command.center or "mean", {}
     for folder, label, (_, kind) in zip(
         command.folders, labels, summaries, strict=True
     ):
@@ -194,7 +194,7 @@ def run_plot(command: Plot) -> int:
             # Members copy each other, so unlike the spread of seeds beside it, theirs
             # does not predict another population.
             metrics = {
-                name: center_of(values, command.center) if values.ndim == 2 else values
+                name: center_of(values, center) if values.ndim == 2 else values
                 for name, values in metrics.items()
             }
         runs[label] = metrics
@@ -205,6 +205,10 @@ def run_plot(command: Plot) -> int:
         if metric not in run:
             names = ", ".join(sorted(run.keys() - {"step", "skill"}))
             raise ValueError(f"`{folder}` has no metric `{metric}`; it has {names}.")
+    names = None
+    if not are_populations and any(kind == "member" for _, kind in summaries):
+        along = "environment steps of each seed or member"
+        names = (along, metric.replace("_", " "))
     facets: dict[str, dict[str, History]] = {}
     for (label, run), (full, _) in zip(runs.items(), summaries, strict=True):
         # Titles are as in "SAC on gymnax/Pendulum-v1", unless they were given. Names of
@@ -219,11 +223,12 @@ def run_plot(command: Plot) -> int:
         command.output,
         facets,
         metric=metric,
-        center=command.center,
+        center=center,
         interval=command.interval,
         smoothing=command.smoothing,
         logarithmic=command.logarithmic,
         kind="member" if are_populations else "seed",
+        names=names,
     )
     print(command.output)
     return 0

@@ -99,8 +99,13 @@ def run_sweep(args: Sequence[str]) -> int:
     )
     for name, option in _OPTIONS.items():
         parser.add_argument(name, **option)
+    # As in `eqrl train`, `--fresh_seeds` is `--fresh-seeds`.
+    words = [
+        re.sub("^--[^=]*", lambda name: name[0].replace("_", "-"), word)
+        for word in args
+    ]
     # `argparse` takes `-1e-3` for an option, but no word that begins with a space.
-    spaced = [re.sub(r"^(?=-\.?\d)", " ", word) for word in args]
+    spaced = [re.sub(r"^(?=-\.?\d)", " ", word) for word in words]
     options, rest = parser.parse_known_args(spaced)
     rest = [word.removeprefix(" ") for word in rest]
     own = {"--agent": options.agent, "--env": options.env}
@@ -289,7 +294,8 @@ def _read(
     if not (folder / SEARCH).exists():
         raise ValueError(
             f"`{folder}` holds no sweep of the command line: there is no `{SEARCH}` in "
-            "it. One of `eqrl.sweep` is resumed by the same call."
+            "it. One of `eqrl.sweep` is resumed by the same call, and a run by `eqrl "
+            "train --resume`."
         )
     # An agent makes arrays, after which JAX cannot make more devices.
     with contextlib.suppress(ValueError):
@@ -434,6 +440,7 @@ def evaluate_sweep(command: Evaluate) -> int:
     num_episodes = command.num_episodes
     if num_episodes is None:
         num_episodes = search.num_episodes
+    check_integer("num_episodes", num_episodes, least=1)
     print(f"returns of {num_episodes} episodes, {command.mode}:")
     print("setting seed       mean        std        min        max")
     for index, (agent, states) in enumerate(
@@ -469,7 +476,7 @@ def plot_sweep(command: Plot) -> int:
         output,
         curves,
         metric="episode_return" if command.metric is None else command.metric,
-        center=command.center,
+        center=command.center or solution.center,
         interval=command.interval,
         smoothing=command.smoothing,
         logarithmic=command.logarithmic,

@@ -339,7 +339,7 @@ def _train_into(
             f"Something became nan or infinite{simulator} in the "
             f"{job.run.schedule.kind}s {names}; what they reached before it is kept."
         )
-    if not job.has_learned(reached):
+    if exit_code != 1 and not job.has_learned(reached):
         warmup = job.trainer.warmup_steps
         reason = f"the first {warmup} steps are the warm-up (--warmup-steps)"
         reason = reason if warmup > 0 else "training ended within the first rollout"

@@ -32,7 +32,7 @@ _MOST_INSIDE = 5
 # How a member of a population is drawn.
 _MEMBER = {"alpha": 0.4, "linewidth": 0.7}
 
-_CENTERS: dict[Center, str] = {"mean": "mean", "iqm": "interquartile mean"}
+NAMES_OF_CENTERS: dict[Center, str] = {"mean": "mean", "iqm": "interquartile mean"}
 
 
 def draw_learning_curves(
@@ -118,7 +118,7 @@ def draw_facets(
     names: tuple[str, str] | None = None,
 ) -> None:
     """Plots learning curves on axes one below another, by their titles."""
-    check_choice("center", center, _CENTERS)
+    check_choice("center", center, NAMES_OF_CENTERS)
     if isinstance(interval, str):
         check_choice("interval", interval, ("range",))
     elif interval is not None:
@@ -154,7 +154,7 @@ def draw_facets(
             shown = "range" if interval == "range" else f"{100 * interval:g} % interval"
             shown = "each" if kind == "member" else shown
             number = "" if len(sizes) > 1 else f"{sizes[0]} "
-            label = f"{_CENTERS[center]} and {shown} of {number}{kind}s"
+            label = f"{NAMES_OF_CENTERS[center]} and {shown} of {number}{kind}s"
             # One entry represents the shades of all runs, in a neutral color.
             color = "0.5" if len(runs) > 1 else drawn.lines[0].get_color()
             entry = _shade(label, color)

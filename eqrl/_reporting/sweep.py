@@ -16,6 +16,7 @@ from .._storage.files import atomic_write
 from .._training.rows import History
 from .._types.custom_types import State
 from .figure import new_figure, numbered_colors, save_figure
+from .learning_curve import NAMES_OF_CENTERS
 from .statistics import Center, bootstrap_interval, center_of
 
 
@@ -194,7 +195,10 @@ def draw_sweep(
     - `title`: above the axes.
     """
     order = sweep.order
-    figure = new_figure("A sweep", 6.4, 1.6 + 0.32 * len(order))
+    labels = [sweep.labels[index] for index in order]
+    # The labels are beside the axes, which keep their width.
+    width = 4.4 + 0.08 * max(map(len, labels))
+    figure = new_figure("A sweep", max(6.4, width), 1.6 + 0.32 * len(order))
     axes = figure.subplots()
     color, fresh_color = numbered_colors(2)
     lines = [
@@ -210,7 +214,6 @@ def draw_sweep(
         axes.plot(ends, [place, place], color=own_color, linewidth=2)
         middle = center_of(scores, sweep.center)
         axes.plot(middle, place, "D", color=own_color, label=label)
-    labels = [sweep.labels[index] for index in order]
     axes.set_yticks(range(len(order)), labels)
     axes.invert_yaxis()
     axes.grid(alpha=0.3, axis="x")
@@ -219,6 +222,7 @@ def draw_sweep(
     of_kinds = dict(zip(kinds, handles, strict=True))
     if len(of_kinds) > 1:
         axes.legend(of_kinds.values(), of_kinds.keys(), loc="best", frameon=False)
-    axes.set_xlabel("score of each seed, center and 95 % interval")
+    center = NAMES_OF_CENTERS[sweep.center]
+    axes.set_xlabel(f"score of each seed, {center} and 95 % interval")
     axes.set_title(title)
     save_figure(figure, path)

@@ -13,7 +13,7 @@ from .._disk.library import Skills, count_skills, load_skill
 from .._interaction.fit import check_is_agent
 from .._population.solution import Agents, PopulationSolution
 from .._reporting.learning_curve import shown_metrics
-from .._storage.checkpoint import Directory, restore_part
+from .._storage.checkpoint import Directory, restore_part, saved_steps
 from .._storage.files import Content, read_json, reason_of
 from .._training.rows import OfflineSolution, Solution
 from .._types.custom_types import EnvState, Extras, Memory, State
@@ -216,7 +216,7 @@ def load_run(
     Raises a `ValueError` if a file is missing or is not as it was written, naming it,
     if there is no such policy, or if the agent is not of the kind that was trained.
     """
-    saved = read_saved(folder)
+    saved, run = read_saved(folder), None
     if saved is None:
         if agent is not None or env is not None:
             raise ValueError(
@@ -254,6 +254,11 @@ def load_run(
             f"{count - 1}."
         )
     path = policy_folder(folder, kind, seed)
+    if run is not None and not saved_steps(path):
+        raise ValueError(
+            f"`{folder}` has no policies yet: its training has not ended. "
+            f"`{run.resuming(folder)}` resumes it, if it was stopped."
+        )
     like = eqx.filter_eval_shape(agent.init, env.spec, key=jr.key(0))
     advice = "take it from a copy of the run, or train again"
     if kind == "member":

@@ -590,8 +590,14 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     assert [item.name for item in (folder / "policy" / "seed_0").iterdir()] == ["60"]
 
 
-def test_a_run_that_is_complete_stays_what_it_is(trained: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_complete_stays_what_it_is(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = shutil.copytree(trained, tmp_path / "x")
+    # Policies are written at the end.
+    shutil.rmtree(folder / "policy")
+    assert main(["evaluate", str(folder)]) == 2
+    assert f"eqrl train --resume {folder}" in capsys.readouterr().err
     (folder / "evaluation.json").unlink()
     assert main(["train", "--resume", str(folder)]) == 0
     for name in ("metrics.csv", "evaluation.json"):

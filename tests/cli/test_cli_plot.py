@@ -199,6 +199,7 @@ def test_members_of_a_population_are_no_independent_samples(
     assert not alone.axes[0].collections
     assert _curves(beside) == means | {"TD3 on eqrl/Point": [1.0, 5.0]}
     assert len(beside.axes[0].collections) == 1
+    assert beside.axes[0].get_xlabel() == "environment steps of each seed or member"
 
 
 def test_what_is_being_written_is_left_out(tmp_path: Path) -> None:

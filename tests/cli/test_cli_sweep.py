@@ -154,6 +154,7 @@ def test_a_name_is_that_of_the_option_of_the_agent_within_its_wrappers(
         (["--num-episodes", "0"], "`num_episodes=0` must be an integer, at least 1"),
         (["--random", "0"], "`random=0` must be an integer, at least 1"),
         (["--evaluate-every", "9"], "a sweep evaluates each seed after its training"),
+        (["--evaluate_every=9"], "a sweep evaluates each seed after its training"),
         (["--evaluation-episodes=9"], "`--evaluation-episodes` is for `eqrl train`"),
         (["--random", "2", "--grid", "actor_lr", "1", "--tensorboard"], "leave it out"),
         (["--resume", "x", "--seeds", "4"], "must be left out"),

@@ -311,7 +311,7 @@ def test_the_interval_is_that_of_the_center(monkeypatch: pytest.MonkeyPatch) -> 
     scores = np.random.default_rng(2).exponential(size=(2, 8))
     for center in ("mean", "iqm"):
         made = eqrl.SweepSolution(
-            settings=({"lr": 0.1}, {"lr": 0.2}),
+            settings=({"lr": 0.1, 60 * "x": 1.0}, {"lr": 0.2}),
             scores=scores,
             fresh_scores=scores[0],
             metrics=({}, {}),
@@ -330,6 +330,10 @@ def test_the_interval_is_that_of_the_center(monkeypatch: pytest.MonkeyPatch) -> 
         assert axes.yaxis_inverted()
         ends = axes.lines[1].get_xdata()
         np.testing.assert_allclose(ends, [low[best], high[best]], rtol=1e-12)
+        assert ("interquartile" in axes.get_xlabel()) == (center == "iqm")
+    # Long labels leave the axes their width.
+    drawn[-1].canvas.draw()
+    assert axes.get_window_extent().width > 0.3 * drawn[-1].bbox.width
 
 
 def test_settings_are_ordered_by_lost_seeds_then_center_then_mean() -> None:
