@@ -46,7 +46,7 @@ WRONG_LOSSES: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
     (losses.multi_step_return, (ROW, NO[:3], NO, 0.9), r"`terminated`.*\(3,\)"),
     (losses.lambda_return, (ROW, NO, NO, COLUMN, 0.9, 0.9), r"`next_value`.*\(4, 1\)"),
     (losses.lambda_return, (ROW, ROW, NO, ROW, 0.9, 0.9), "`terminated`.*type bool"),
-    (losses.lambda_return, (COLUMN, NO, NO, ROW, 0.9, 0.9), r"`reward`.*\(4, 1\)"),
+    (losses.lambda_return, (COLUMN, *2 * [NO[:, None]], COLUMN, 0.9, 0.9), "vmap"),
     (losses.multi_step_return, (COLUMN, NO, NO, 0.9), r"`reward`.*\(4, 1\).*vmap"),
     (losses.ppo_actor_loss, (ROW, ROW, COLUMN, 0.2), r"`advantage`.*\(4, 1\)"),
     (losses.ppo_critic_loss, (ROW, ROW, COLUMN, None), r"`target`.*\(4, 1\)"),

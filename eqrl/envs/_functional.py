@@ -24,6 +24,7 @@ from ._base import (
     Outcome,
     StateDescriptor,
     flat_observation,
+    keys_of,
     lenient_promotion,
     sorted_options,
     strongly_typed,
@@ -410,8 +411,7 @@ class FunctionalEnv(AbstractAdapter[EnvState]):
         world, max_steps = interface.without_limit(World(environment, params))
         self.params = world.params
         self._same = _Same(world.environment)
-        keys = (observation,) if isinstance(observation, str) else observation
-        self._fields = keys
+        self._fields = keys_of(observation)
         self._state_descriptor = state_descriptor
 
         def begin() -> tuple[PyTree, PyTree]:

@@ -332,7 +332,7 @@ def test_the_interval_is_that_of_the_center(monkeypatch: pytest.MonkeyPatch) -> 
         np.testing.assert_allclose(ends, [low[best], high[best]], rtol=1e-12)
         assert ("interquartile" in axes.get_xlabel()) == (center == "iqm")
     # Long labels leave the axes their width.
-    drawn[-1].canvas.draw()
+    drawn[-1].draw_without_rendering()
     assert axes.get_window_extent().width > 0.3 * drawn[-1].bbox.width
 
 
