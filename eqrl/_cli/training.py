@@ -139,7 +139,7 @@ def warn_without_reward(metrics: History, returns: Float[np.ndarray, "..."]) -> 
         )
 
 
-Reached = TypeVar("Reached", AnySolution, PopulationSolution, Skills[PyTree])
+Result = TypeVar("Result", AnySolution, PopulationSolution, Skills[PyTree])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Policies:
 
 
 @dataclasses.dataclass(frozen=True)
-class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
+class AbstractJob(abc.ABC, Generic[Schedule, Result]):
     """Steps in which `eqrl train`, `eqrl pbt` and `eqrl disk` differ."""
 
     run: Run[Schedule]
@@ -178,36 +178,36 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
         """Shapes of a training state, and how many such states are trained together."""
 
     @abc.abstractmethod
-    def load(self, folder: Path) -> Reached | None:
+    def load(self, folder: Path) -> Result | None:
         """Loads the last checkpoint in the folder; `None` if there is none."""
 
     @abc.abstractmethod
     def train(
-        self, folder: Path, initial: Reached | None, every_steps: int | None
-    ) -> Reached:
+        self, folder: Path, initial: Result | None, every_steps: int | None
+    ) -> Result:
         """Trains from the beginning or resumes, and writes checkpoints and metrics."""
 
     @abc.abstractmethod
-    def failed(self, reached: Reached) -> Bool[np.ndarray, " policies"]:
+    def failed(self, reached: Result) -> Bool[np.ndarray, " policies"]:
         """Which seeds or members met a value that is not finite."""
 
     @abc.abstractmethod
-    def has_learned(self, reached: Reached) -> bool:
+    def has_learned(self, reached: Result) -> bool:
         """Whether any update was made."""
 
     @abc.abstractmethod
-    def write(self, folder: Path, reached: Reached) -> Policies:
+    def write(self, folder: Path, reached: Result) -> Policies:
         """Writes metrics and policies, and returns the policies."""
 
     @abc.abstractmethod
-    def draw(self, folder: Path, reached: Reached) -> None:
+    def draw(self, folder: Path, reached: Result) -> None:
         """Draws the results."""
 
     @abc.abstractmethod
     def report(
         self,
         folder: Path,
-        reached: Reached,
+        reached: Result,
         policies: Policies,
         returns: Float[np.ndarray, "policies episodes"],
         *,
@@ -216,7 +216,7 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
         """Prints the results."""
 
 
-def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
+def run_training(job: AbstractJob[Any, Result], place: Place) -> int:
     """Trains, writes the folder of the run, and returns the exit code."""
     job.check()
     if evaluation_env(job.env).spec.max_steps is None:
@@ -253,7 +253,7 @@ def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
         return _train_into(folder, job, None, place, interrupt)
 
 
-def _run_as_resumed(job: AbstractJob[Any, Reached], initial: Reached | None) -> Run:
+def _run_as_resumed(job: AbstractJob[Any, Result], initial: Result | None) -> Run:
     """The run, with whether simulators outside JAX continue their episodes.
 
     If they do not, that is printed.
@@ -283,8 +283,8 @@ def _run_as_resumed(job: AbstractJob[Any, Reached], initial: Reached | None) -> 
 
 def _train_into(
     folder: Path,
-    job: AbstractJob[Any, Reached],
-    initial: Reached | None,
+    job: AbstractJob[Any, Result],
+    initial: Result | None,
     place: Place,
     interrupt: Interrupt,
 ) -> int:
@@ -351,7 +351,7 @@ def _train_into(
 
 
 def _report(
-    folder: Path, job: AbstractJob[Any, Reached], reached: Reached, policies: Policies
+    folder: Path, job: AbstractJob[Any, Result], reached: Result, policies: Policies
 ) -> None:
     """Draws what was reached, and writes and prints how good the policies are."""
     if not is_installed("matplotlib"):

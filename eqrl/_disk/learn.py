@@ -60,7 +60,7 @@ from .library import (
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class WorldSchedule:
     """When each environment is active.
 
     - `envs`: the environments, in order.
@@ -81,7 +81,7 @@ class Schedule:
         return [change for change in self.steps or () if change > step]
 
 
-def make_schedule(world: World, num_skills: int) -> Schedule:
+def make_schedule(world: World, num_skills: int) -> WorldSchedule:
     """Makes the schedule of all environments, and checks that they are alike."""
     first = first_env(world)
     steps = None
@@ -106,7 +106,7 @@ def make_schedule(world: World, num_skills: int) -> Schedule:
                 f"{eqx.tree_pformat(state)}; training can only continue where "
                 "structure and shapes stay the same."
             )
-    return Schedule(envs=envs, steps=steps)
+    return WorldSchedule(envs=envs, steps=steps)
 
 
 def enlarge_past(
@@ -278,7 +278,7 @@ class SkillLoop:
     """
 
     agent: AnyIntrinsic
-    schedule: Schedule
+    schedule: WorldSchedule
     trainer: Trainer
     num_steps: Sequence[int]
     num_collected_episodes: int

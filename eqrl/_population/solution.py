@@ -101,7 +101,7 @@ PopulationSolution.__init__.__doc__ = """**Arguments:**
 """
 
 
-History = dict[str, PyTree]
+PopulationHistory = dict[str, PyTree]
 """The fields of a `PopulationSolution` that grow by a row in each generation."""
 
 _HISTORY = (
@@ -114,12 +114,14 @@ _HISTORY = (
 )
 
 
-def history_of(solution: PopulationSolution) -> History:
+def history_of(solution: PopulationSolution) -> PopulationHistory:
     """The history of a solution, by the names of its fields."""
     return {name: getattr(solution, name) for name in _HISTORY}
 
 
-def append_generation(history: History, row: History) -> History:
+def append_generation(
+    history: PopulationHistory, row: PopulationHistory
+) -> PopulationHistory:
     """A copy of `history` with one more generation."""
     return jax.tree.map(
         lambda earlier, new: np.concatenate(

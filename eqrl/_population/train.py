@@ -51,7 +51,7 @@ from ..envs._host import SimulatorFailure, failure_of
 from .pbt import PBT
 from .solution import (
     Agents,
-    History,
+    PopulationHistory,
     PopulationSolution,
     UnfinishedGeneration,
     append_generation,
@@ -302,7 +302,7 @@ class _Generations:
         self,
         states: AnyTrainerState,
         counts: Counts,
-        history: History,
+        history: PopulationHistory,
         begun: UnfinishedGeneration | None,
         num_generations: int,
     ) -> Iterator[Reached]:
@@ -356,7 +356,7 @@ class _Generations:
             yield Reached(end, metrics, solution, position.failed or failed)
 
     def _replace(
-        self, agents: AnyAgent, states: AnyTrainerState, history: History
+        self, agents: AnyAgent, states: AnyTrainerState, history: PopulationHistory
     ) -> tuple[AnyAgent, AnyTrainerState, Int[np.ndarray, " population"]]:
         """The members of the next generation, and the parent of each."""
         mesh, generation = self.crew.mesh, len(history["scores"])
@@ -376,7 +376,7 @@ class _Generations:
         position: Position,
         parents: Int[np.ndarray, " population"],
         step: int,
-    ) -> History:
+    ) -> PopulationHistory:
         """The history of a generation that has trained."""
         evaluation, scores = self.evaluate(
             agents,
@@ -414,7 +414,7 @@ def _evaluated(evaluation: Evaluation) -> dict[str, Float[Array, " population"]]
 def _solution(
     agents: AnyAgent,
     position: Position,
-    history: History,
+    history: PopulationHistory,
     unfinished: UnfinishedGeneration | None,
 ) -> PopulationSolution:
     return PopulationSolution(
@@ -428,7 +428,7 @@ def _solution(
 
 def _empty_history(
     evaluation: Evaluation, scores: PyTree, names: list[str], empty: UnfinishedRow
-) -> History:
+) -> PopulationHistory:
     """A history without generations, from the shapes of one of them."""
     evaluated = eqx.filter_eval_shape(_evaluated, evaluation)
     row = {

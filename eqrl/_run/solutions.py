@@ -20,7 +20,7 @@ from jax.tree_util import PyTreeDef, default_registry, keystr
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._population.solution import (
-    History,
+    PopulationHistory,
     PopulationSolution,
     UnfinishedGeneration,
     history_of,
@@ -235,7 +235,7 @@ _STRUCTURE = "['history']['structure']"
 
 def _read_history(
     directory: Directory, step: int, saved: dict[str, jax.ShapeDtypeStruct]
-) -> History:
+) -> PopulationHistory:
     like = {"history": {"structure": np.zeros(saved[_STRUCTURE].shape, np.uint8)}}
     read = restore(directory, like, step, lambda tree: tree["history"]["structure"])
     structure = PyTreeDef.deserialize_using_proto(

@@ -311,14 +311,14 @@ class Evaluations(Generic[State]):
             shard(repeated(self._agent, stack_size(state)), mesh),
             state,
             failed,
-            env,
-            key,
-            self._num_episodes,
-            None,
-            score,
-            members,
-            mesh,
-            self._mode,
+            env=env,
+            key=key,
+            num_episodes=self._num_episodes,
+            descriptor=None,
+            score=score,
+            members=members,
+            mesh=mesh,
+            mode=self._mode,
         )
         return checked_result(self._env, evaluated)
 
