@@ -256,7 +256,7 @@ def load_run(
     path = policy_folder(folder, kind, seed)
     if run is not None and not saved_steps(path):
         raise ValueError(
-            f"`{folder}` has no policies yet: its training has not ended. "
+            f"There are no saved steps in `{path}`, so the training has not ended. "
             f"`{run.resuming(folder)}` resumes it, if it was stopped."
         )
     like = eqx.filter_eval_shape(agent.init, env.spec, key=jr.key(0))
