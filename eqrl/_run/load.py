@@ -13,7 +13,7 @@ from .._disk.library import Skills, count_skills, load_skill
 from .._interaction.fit import check_is_agent
 from .._population.solution import Agents, PopulationSolution
 from .._reporting.learning_curve import shown_metrics
-from .._storage.checkpoint import Directory, restore_part, saved_steps
+from .._storage.checkpoint import Directory, restore_part
 from .._storage.files import Content, read_json, reason_of
 from .._training.rows import OfflineSolution, Solution
 from .._types.custom_types import EnvState, Extras, Memory, State
@@ -37,7 +37,7 @@ from .files import (
     versions,
     write_json,
 )
-from .write import draw_scores, draw_solution, write_members, write_policies
+from .write import SWEEP, draw_scores, draw_solution, write_members, write_policies
 
 
 Env = TypeVar("Env", bound=AnyEnv, default=AnyEnv)
@@ -216,7 +216,7 @@ def load_run(
     Raises a `ValueError` if a file is missing or is not as it was written, naming it,
     if there is no such policy, or if the agent is not of the kind that was trained.
     """
-    saved, run = read_saved(folder), None
+    saved = read_saved(folder)
     if saved is None:
         if agent is not None or env is not None:
             raise ValueError(
@@ -237,6 +237,7 @@ def load_run(
             # A library may have fewer skills than its run will have at the end.
             agent, state = load_skill(library_folder(folder), agent, env, seed)
             return agent, state, env
+        check_has_policies(folder, run)
     else:
         if agent is None or env is None:
             raise ValueError(
@@ -254,11 +255,6 @@ def load_run(
             f"{count - 1}."
         )
     path = policy_folder(folder, kind, seed)
-    if run is not None and not saved_steps(path):
-        raise ValueError(
-            f"There are no saved steps in `{path}`, so the training has not ended. "
-            f"`{run.resuming(folder)}` resumes it, if it was stopped."
-        )
     like = eqx.filter_eval_shape(agent.init, env.spec, key=jr.key(0))
     advice = "take it from a copy of the run, or train again"
     if kind == "member":
@@ -266,6 +262,21 @@ def load_run(
     else:
         state = restore_part(path, like, None, None, advice=advice)
     return agent, state, env
+
+
+def check_has_policies(folder: Directory, run: Run) -> None:
+    """Checks that a folder is that of a run whose training has ended."""
+    folder = Path(folder)
+    if (folder / SWEEP).exists():
+        raise ValueError(
+            f"`{folder}` is the folder of a sweep, not of a run; `eqrl export` takes a "
+            "policy from it, and `eqrl.sweep` gives all of them."
+        )
+    if not (folder / "policy").exists():
+        raise ValueError(
+            f"There is no `{folder / 'policy'}`, so the training has not ended. "
+            f"`{run.resuming(folder)}` resumes it, if it was stopped."
+        )
 
 
 def count_policies(folder: Directory, run: Run) -> int:
@@ -279,6 +290,7 @@ def best_policy(folder: Directory, run: Run) -> int:
     """The index of the best member of a population; 0 for a run of seeds."""
     if not isinstance(run.schedule, Population):
         return 0
+    check_has_policies(folder, run)
 
     def parse(content: Content) -> int:
         known = {"step", "mode", "num_episodes", "mean_returns", "returns", "best"}

@@ -214,7 +214,7 @@ class Evaluations(Generic[State]):
     ) -> bool:
         """Evaluates if it is time. Returns whether training should end."""
         del metrics
-        if not hasattr(solution, "state"):
+        if not isinstance(solution, Solution | OfflineSolution):
             raise ValueError(
                 "As a callback, `Evaluations` is for `train` and `train_offline`, not "
                 f"for what gives a `{type(solution).__name__}`: `train_population` "

@@ -101,7 +101,10 @@ class AbstractEnv(eqx.Module, Generic[EnvState]):
 
     @abstractmethod
     def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
-        """Describes the behavior in `state`, such as a position, or is `None`."""
+        """Describes the behavior in `state`, such as a position, or is `None`.
+
+        All elements must be finite.
+        """
 
     def critic_observation(self, state: EnvState) -> Float[Array, " critic_obs"] | None:
         """Observation of `state` for critics, of `spec.critic_observation_size`.

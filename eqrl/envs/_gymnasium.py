@@ -219,8 +219,18 @@ _FIXED = (
 
 def _made_by(env: object, maker: _Maker) -> list[object]:
     """The settings of a simulator, on which its attributes depend."""
-    kinds = [type(layer).__qualname__ for layer in _layers(env)]
-    return [kinds, maker.options, maker.max_steps]
+    layers, source = _layers(env), maker.source
+    kinds = [type(layer).__qualname__ for layer in layers]
+    limits = [x._max_episode_steps for x in layers if isinstance(x, TimeLimit)]
+    options: dict[str, object] = dict(maker.options)
+    if isinstance(source, functools.partial):
+        options = source.keywords | options
+    compared: dict[str, bytes] = {}
+    for option, value in options.items():
+        # Options that cannot be pickled are not compared.
+        with contextlib.suppress(Exception):
+            compared[option] = pickle.dumps(value)
+    return [source if isinstance(source, str) else None, kinds, limits, compared]
 
 
 def _saved(env: gymnasium.Env[Any, Any], maker: _Maker) -> bytes | None:
@@ -254,7 +264,7 @@ def _restore(env: gymnasium.Env[Any, Any], maker: _Maker, saved: bytes) -> bool:
     if not isinstance(content, tuple):
         return False
     made_by, layers = content
-    if not bool(eqx.tree_equal(made_by, _made_by(env, maker))):
+    if made_by != _made_by(env, maker):
         return False
     for layer, values in zip(_layers(env), layers, strict=True):
         if type(values.get("data")).__module__.startswith("mujoco"):
@@ -501,7 +511,9 @@ class GymnasiumEnv(AbstractHostEnv):
         - `source`: a name that Gymnasium knows, such as `"HalfCheetah-v5"`; or a class
             or function that makes a `gymnasium.Env`, with the argument
             `render_mode="rgb_array"` if it has one. Only the same one shares
-            compilations.
+            compilations. Settings belong into `options`: a solution that is loaded for
+            another source continues the simulators that were saved unless their name,
+            classes, time limits or options differ.
         - `max_steps`: the time limit, at least 1; by default the environment's own.
         - `num_processes`: how many processes run the simulators; `None` runs them in
             this one, which is faster unless a step takes milliseconds. A function that
@@ -510,9 +522,9 @@ class GymnasiumEnv(AbstractHostEnv):
             an error; `None` waits. It needs `num_processes`.
         - `state_descriptor`: what describes the behavior: `"x"` or `"xy"` for the
             position that MuJoCo's walkers report; names of other infos; or a function
-            of the infos of a step or of a reset, which may lack some. `None` for no
-            descriptor. A named info that is missing at a reset counts as 0, so it must
-            then be one number.
+            of the infos of a step or of a reset, which may lack some, to finite values.
+            `None` for no descriptor. A named info that is missing at a reset counts as
+            0, so it must then be one number.
         - `observation`: in observations that are dictionaries, the key or keys to see;
             `None` takes all.
         - `critic_observation`: likewise, the keys that critics see instead, as floats;

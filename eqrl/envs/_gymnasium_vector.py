@@ -163,7 +163,7 @@ class _Vector(AbstractSimulators):
         return None
 
     def restore(self, row: int, saved: bytes) -> bool:
-        raise NotImplementedError
+        return False
 
     def close(self) -> None:
         self.vector.close()
@@ -220,8 +220,8 @@ class GymnasiumVectorEnv(AbstractHostEnv):
         - `make`: a function from `num_envs` to a `gymnasium.vector.VectorEnv` of that
             size. It is called with 1 to read the spaces, and once for all environments
             of a training or an evaluation. Only the same function shares compilations.
-        - `max_steps`: the time limit, at least 1; by default that of the `spec` of the
-            vector environment, if it has one.
+        - `max_steps`: the time limit, at least 1; by default, and at most, that of the
+            `spec` of the vector environment, if it has one.
         - `state_descriptor`, `observation`, `critic_observation`: as in `GymnasiumEnv`.
         """
         maker = _Maker(

@@ -334,14 +334,15 @@ def step_rows(
         return
     stepped = group.simulators.step(rows, actions)
     group.put(rows, stepped)
-    given = [stepped.reward, stepped.observation]
-    if stepped.critic_observation is not None:
-        given.append(stepped.critic_observation)
+    others = (stepped.critic_observation, stepped.descriptor)
+    given = [stepped.reward, stepped.observation, *(x for x in others if x is not None)]
     if not all(map(_is_finite, given)):
         finite = np.ones(len(rows), bool)
         for each in given:
             finite &= np.isfinite(each.reshape(len(rows), -1)).all(axis=-1)
-        wrong = ValueError("it gave an observation or a reward that is nan or infinite")
+        wrong = ValueError(
+            "it gave an observation, a descriptor or a reward that is nan or infinite"
+        )
         raise RowError(int(rows[np.argmin(finite)])) from wrong
 
 

@@ -333,7 +333,7 @@ def test_a_copy_that_is_left_out_of_a_step_begins_anew_and_no_other_is_changed(
         assert gear.tolist() == [1, 0, 0]
         ended = [vector.step(both, action) for _ in range(3)][-1]
         assert ended.observation[1, :3].tolist() == [1, 0, 0]
-    assert vector.save(0) is None
+    assert vector.save(0) is None and not vector.restore(0, b"")
     vector.close()
 
 

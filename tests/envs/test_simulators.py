@@ -151,7 +151,13 @@ def step(env: AbstractEnv[Any], state: Any, actions: Any) -> tuple[Any, Any]:
     return jax.vmap(lambda *x: env.step(*x, key=jr.key(0)))(state, actions)
 
 
-def test_a_saved_simulator_goes_on_exactly(tmp_path: Path) -> None:
+def _fail(row: int) -> bytes:
+    raise BrokenPipeError(row)
+
+
+def test_a_saved_simulator_goes_on_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     env, other = pendulum(), pendulum()
     whole, half = train(env, 60), train(env, 30)
     eqrl.save_solution(tmp_path, half)
@@ -163,6 +169,12 @@ def test_a_saved_simulator_goes_on_exactly(tmp_path: Path) -> None:
     assert (group.first_ticks > group.ticks).all()
     resumed = train(other, 30, initial=loaded)
     assert same(resumed.state, whole.state)
+    # What was learned is saved even if a simulator's process has died.
+    state, simulators = resumed.trainer_state.actors, GROUPS[max(GROUPS)].simulators
+    assert _host.saved_simulators(state) is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(simulators, "save", _fail)
+        assert _host.saved_simulators(state) is None
     # Simulators of another task are not made those of the one that was saved.
     changed = GymnasiumEnv("Pendulum-v1", max_steps=9)
     elsewhere = eqrl.load_solution(tmp_path, AGENT, changed, TRAINER)
@@ -347,6 +359,17 @@ def test_options_may_be_lists_and_constructors_without_a_render_mode() -> None:
     ]
     assert makers[0] == makers[1] != makers[2]
     assert _gymnasium._is_saved_exactly(makers[0])
+    # Options may be objects that cannot be compared.
+    other: Any = GymnasiumEnv(Faulty, options={"fault": object()})._make
+    assert _gymnasium._is_saved_exactly(other)
+    # What was saved by another name is not taken.
+    gymnasium.register("Limited-v0", f"{__name__}:Faulty", max_episode_steps=9)
+    made = [maker.one() for maker in makers]
+    saved = _gymnasium._saved(made[0], makers[0])
+    assert saved is not None and _gymnasium._restore(made[1], makers[1], saved)
+    limited: Any = GymnasiumEnv("Limited-v0", options={"fault": ["none"]})._make
+    for one, maker in ((made[2], makers[2]), (limited.one(), limited)):
+        assert not _gymnasium._restore(one, maker, saved)
     # What is saved must make another simulator the same.
     for is_number in (True, False):
         maker: Any = GymnasiumEnv(Scaled, options={"is_number": is_number})._make
@@ -477,13 +500,15 @@ def test_a_copy_of_a_member_has_simulators_of_its_own() -> None:
     assert int(state.group[0]) in GROUPS
 
 
-def test_an_observation_that_is_nan_is_found_at_its_step(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("name", ["observation", "descriptor"])
+def test_what_is_nan_is_found_at_its_step(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulators, rows = pendulum()._make([0]), np.zeros(1, np.int32)
+    env = GymnasiumEnv("Pendulum-v1", state_descriptor=lambda infos: np.zeros(3))
+    simulators, rows = env._make([0]), np.zeros(1, np.int32)
     group = Group(simulators, 1, 1, simulators.begin(rows))
     seen = np.full((1, 3), np.nan, np.float32)
-    stepped = group.last._replace(observation=seen)
+    stepped = group.last._replace(**{name: seen})
     monkeypatch.setattr(simulators, "step", lambda rows, actions: stepped)
     with pytest.raises(RowError):
         step_rows(group, rows, np.zeros((1, 1), np.float32))
