@@ -18,9 +18,15 @@ from .._reporting.episodes import render, render_suffix
 from .._reporting.figure import figure_suffix, one_of
 from .._reporting.learning_curve import default_metric, draw_facets
 from .._reporting.statistics import bootstrap_interval, center_of
-from .._run.config import SkillSchedule, read_config, read_title
+from .._run.config import Population, SkillSchedule, read_config, read_title
 from .._run.files import finite
-from .._run.load import best_policy, count_policies, load_run, read_summary
+from .._run.load import (
+    best_policy,
+    check_has_policies,
+    count_policies,
+    load_run,
+    read_summary,
+)
 from .._run.rewards import skill_of
 from .._run.write import read_metrics
 from .._storage.files import atomic_write
@@ -268,6 +274,9 @@ def chosen_policy(command: Render | Export) -> Chosen:
     """The policy of a run that a command names."""
     agent_type, make_env = import_both(command)
     run = read_config(command.folder, agent_type, make_env)
+    if isinstance(run.schedule, Population):
+        # Which one is the best is known at the end.
+        check_has_policies(command.folder, run)
     index = best_policy(command.folder, run) if command.seed is None else command.seed
     skill = None
     if isinstance(run.schedule, SkillSchedule):

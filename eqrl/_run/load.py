@@ -290,7 +290,6 @@ def best_policy(folder: Directory, run: Run) -> int:
     """The index of the best member of a population; 0 for a run of seeds."""
     if not isinstance(run.schedule, Population):
         return 0
-    check_has_policies(folder, run)
 
     def parse(content: Content) -> int:
         known = {"step", "mode", "num_episodes", "mean_returns", "returns", "best"}
