@@ -362,14 +362,20 @@ def test_options_may_be_lists_and_constructors_without_a_render_mode() -> None:
     # Options may be objects that cannot be compared.
     other: Any = GymnasiumEnv(Faulty, options={"fault": object()})._make
     assert _gymnasium._is_saved_exactly(other)
-    # What was saved by another name is not taken.
-    gymnasium.register("Limited-v0", f"{__name__}:Faulty", max_episode_steps=9)
-    made = [maker.one() for maker in makers]
-    saved = _gymnasium._saved(made[0], makers[0])
-    assert saved is not None and _gymnasium._restore(made[1], makers[1], saved)
-    limited: Any = GymnasiumEnv("Limited-v0", options={"fault": ["none"]})._make
-    for one, maker in ((made[2], makers[2]), (limited.one(), limited)):
-        assert not _gymnasium._restore(one, maker, saved)
+    # What was saved with another limit, by another name or with other options is not
+    # taken.
+    for limit in (8, 9):
+        name = f"Limited{limit}-v0"
+        gymnasium.register(name, f"{__name__}:Faulty", max_episode_steps=limit)
+    tasks: list[Any] = [
+        GymnasiumEnv(name, options={"fault": fault})._make
+        for name in ("Limited8-v0", "Limited9-v0")
+        for fault in (["none"], ["other"])
+    ]
+    saved = _gymnasium._saved(tasks[0].one(), tasks[0])
+    assert saved is not None
+    taken = [_gymnasium._restore(maker.one(), maker, saved) for maker in tasks]
+    assert taken == [True, False, False, False]
     # What is saved must make another simulator the same.
     for is_number in (True, False):
         maker: Any = GymnasiumEnv(Scaled, options={"is_number": is_number})._make
