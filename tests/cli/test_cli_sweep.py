@@ -59,6 +59,8 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
     assert main(["sweep", "--resume", str(folder)]) == 0
     resumed = capsys.readouterr().out
     assert re.search(r"\n\* +0\.0\d+ +0 ", resumed) and f"folder: {folder}" in resumed
+    with pytest.raises(ValueError, match="of a sweep, not of a run"):
+        eqrl.load_run(folder)
     table = (folder / "settings.csv").read_text()
     whole = tmp_path / "whole"
     assert main([*_SWEEP, "--folder", str(whole)]) == 0
