@@ -51,7 +51,14 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
     words = ["plot", str(folder), "--output", str(output)]
     assert main([*words, "--logarithmic", "y"]) == 2
     assert "no value of `episode_return` is positive" in capsys.readouterr().err
-    assert main(words) == 0
+    centers: list[str] = []
+
+    def draw(*given: Any, **options: Any) -> None:
+        centers.append(options["center"])
+        eqrl.draw_learning_curves(*given, **options)
+
+    monkeypatch.setattr("eqrl._cli.sweep.draw_learning_curves", draw)
+    assert main(words) == 0 and centers == ["iqm"]
     assert capsys.readouterr().out.split() == [
         str(output),
         str(tmp_path / "curves_scores.png"),
@@ -67,6 +74,9 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
     assert (whole / "settings.csv").read_text() == table
     assert (whole / "sweep.png").exists() and (whole / "learning_curves.png").exists()
     capsys.readouterr()
+    assert main(["evaluate", str(folder), "--num-episodes", "0"]) == 2
+    out, error = capsys.readouterr()
+    assert not out and "`num_episodes=0` must be an integer, at least 1" in error
     # What has ended is read without a lock.
     with locked(folder):
         assert main(["evaluate", str(folder), "--num-episodes", "3"]) == 0
