@@ -130,7 +130,10 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "gradient_step(gradient)",
         "restore(where)",
     ),
-    "A member of a stack of unknown type has an unknown type, too": ("member()",),
+    "A member of a stack of unknown type has an unknown type, too": (
+        "best()",
+        "member()",
+    ),
     "A field is of the type that is written before it": ("hyperparameter()",),
 }
 

@@ -127,15 +127,15 @@ _MOST = {
     "of these of at most 6 lines": 32,
     "internal share of definitions": 64.7,
     "share of imports": 8.5,
-    "lines of checks": 3_795,
+    "lines of checks": 3_798,
     "longest body": 60,
     "bodies over 60 lines": 0,
-    "uses of Any": 397,
+    "uses of Any": 398,
     "body of SAC.update": 19,
     "lines of sac.py without its texts": 85,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 39_194,
+    "lines of tests": 39_223,
 }
 _LEAST = {"share of comments": 2.8}
 

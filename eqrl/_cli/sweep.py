@@ -144,10 +144,16 @@ def _make_search(
     options: argparse.Namespace, run: Run[Training], checkpoint_every: int | None
 ) -> Search:
     """The variations of a sweep, as its options describe them."""
-    priors: list[Prior] = [
-        (name.replace("-", "_"), kind, float(low), float(high))
-        for name, kind, low, high in options.prior
-    ]
+    priors: list[Prior] = []
+    for name, kind, *bounds in options.prior:
+        try:
+            low, high = map(float, bounds)
+        except ValueError as error:
+            raise ValueError(
+                f"`--prior {name} {kind} {' '.join(bounds)}` must end in two numbers, "
+                "the least and the greatest value."
+            ) from error
+        priors.append((name.replace("-", "_"), kind, low, high))
     if priors and options.random is None:
         raise ValueError(
             "`--prior` says what to draw; say how often by `--random DRAWS`."
@@ -317,7 +323,14 @@ def _make_devices(schedule: Training | Population | SkillSchedule) -> None:
 
 def _train(folder: Path, run: Run[Training], search: Search) -> int:
     names = ", ".join([*search.grid, *(name for name, *_ in search.priors)])
-    print(f"settings of {run}; each of the sweep has its own {names}", flush=True)
+    # Its seeds are evaluated once, with another option's number of episodes.
+    unused = f", evaluation_episodes={run.schedule.evaluation_episodes}"
+    print(
+        f"settings of {str(run).replace(unused, '')}; each of the sweep has its own "
+        f"{names}; num_episodes={search.num_episodes}, center={search.center}, "
+        f"num_fresh_seeds={search.num_fresh_seeds}",
+        flush=True,
+    )
     try:
         solution = _sweep(folder, run, search)
     except TrainingInterrupted as error:
@@ -456,7 +469,8 @@ def evaluate_sweep(command: Evaluate) -> int:
         for seed, row in enumerate(returns):
             numbers = (row.mean(), row.std(), row.min(), row.max())
             columns = " ".join(f"{number:10.2f}" for number in numbers)
-            print(f"{index:7d} {seed:4d} {columns}")
+            lost = "  diverged" if np.isnan(solution.scores[index, seed]) else ""
+            print(f"{index:7d} {seed:4d} {columns}{lost}")
     for index, label in enumerate(solution.labels):
         print(f"setting {index}: {label}")
     return 0

@@ -16,7 +16,7 @@ from .._agents.wrappers.intrinsic import AnyIntrinsic, IntrinsicState
 from .._interaction.actors import start
 from .._interaction.evaluate import rollout
 from .._interaction.fit import check_numbers
-from .._pytree.fields import PositiveInt, check_integer, checked
+from .._pytree.fields import PositiveInt, check_integer, checked, reusable_key
 from .._pytree.tree import (
     check_same_shapes,
     enlarge_stack,
@@ -543,6 +543,7 @@ def learn_skills(
     `eqrl.TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP. The `solution` of the
     last two holds the skills so far, and training can resume from it.
     """
+    key = reusable_key(key)
     learner, reward = find_learner(agent)
     steps = _steps_of_skills(num_steps, num_skills, trainer)
     replay = reward.preset.replay if replay is None else replay

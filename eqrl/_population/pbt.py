@@ -1,7 +1,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import equinox as eqx
 import jax
@@ -39,7 +39,7 @@ from .._training.trainer import TrainerState
 from .._types.custom_types import FloatLike, PyTree, State
 from .._types.stacked import Stacked
 from ..envs._host import without_copies_of_simulators
-from .prior import AbstractPrior, check_prior
+from .prior import AbstractPrior, bounds_of, check_prior
 
 
 class AbstractSelection(eqx.Module):
@@ -272,6 +272,18 @@ class PBT(eqx.Module):
         for position, value in zip(self._positions(agents), values, strict=True):
             leaves[position] = value
         return jax.tree.unflatten(structure, leaves)
+
+    def with_greatest(
+        self, agents: Stacked[Agent, "population"]
+    ) -> Stacked[Agent, "population"]:
+        """The agents with the greatest values that their children may be given."""
+        values = cast(tuple[Array, ...], self.selected(agents))
+        bounds = map(bounds_of, self.priors)
+        raised = (
+            value if ends is None else jnp.maximum(value, ends[1])
+            for value, ends in zip(values, bounds, strict=True)
+        )
+        return self._with(agents, tuple(raised))
 
     def _positions(self, tree: PyTree) -> list[int]:
         """Which leaves `where` selects."""

@@ -160,18 +160,19 @@ def check_prior(name: str, prior: AbstractPrior, allowed: Range | None) -> None:
     - `prior`: any prior; one of a custom class passes, since its range is not known.
     - `allowed`: the range of the hyperparameter; `None` if it has none.
     """
-    bounds = _bounds_of(prior)
+    bounds = bounds_of(prior)
     if allowed is None or bounds is None:
         return
     for bound in bounds:
         allowed.check(name, bound)
 
 
-def _bounds_of(prior: AbstractPrior) -> tuple[FloatLike, FloatLike] | None:
+def bounds_of(prior: AbstractPrior) -> tuple[FloatLike, FloatLike] | None:
+    """The least and the greatest value of a prior; `None` for one of a custom class."""
     if isinstance(prior, (Uniform, LogUniform)):
         return prior.low, prior.high
     if isinstance(prior, OneMinus):
-        bounds = _bounds_of(prior.prior)
+        bounds = bounds_of(prior.prior)
         return None if bounds is None else (1 - bounds[1], 1 - bounds[0])
     return None
 

@@ -319,15 +319,22 @@ def stored_transitions(
 
 @overload
 def best(
-    stack: Stacked[Tree, "population"],
-    returns: Float[Array | np.ndarray, "population ..."],
-) -> Tree: ...
+    stack: _Unknown, returns: Float[Array | np.ndarray, "population ..."]
+) -> Any: ...
 
 
 @overload
 def best(
-    stack: PopulationSolution[State, Agents], returns: None = None
+    stack: PopulationSolution[State, Agents],
+    returns: Float[Array | np.ndarray, "population ..."] | None = None,
 ) -> tuple[Agents, State]: ...
+
+
+@overload
+def best(
+    stack: Stacked[Tree, "population"],
+    returns: Float[Array | np.ndarray, "population ..."],
+) -> Tree: ...
 
 
 def best(
@@ -339,21 +346,23 @@ def best(
 
     - `stack`: a `PopulationSolution`; or a stack, every array of which has a leading
         axis `population`.
-    - `returns`: with a stack, one or several scores or returns of each member, which
-        are averaged. A member with a value that is not finite is chosen only if all
-        members have one.
+    - `returns`: one or several scores or returns of each member, which are averaged;
+        of a `PopulationSolution` by default its scores. A member with a value that is
+        not finite is chosen only if all members have one.
 
     **Returns:**
 
-    For a `PopulationSolution`, the agent and the agent's state that were ranked best in
-    the last generation; for a stack, that member, without the axis.
+    For a `PopulationSolution`, an agent and its state, by default those that were
+    ranked best in the last generation; for a stack, that member, without the axis.
 
     Raises a `ValueError` unless `returns` has one row for each member, or the
     `PopulationSolution` has a generation that was evaluated.
     """
-    if isinstance(stack, PopulationSolution) and returns is None:
-        winner = winner_of(scores_of(stack, None))
-        return member((stack.agents, stack.states), winner)
+    if isinstance(stack, PopulationSolution):
+        members = (stack.agents, stack.states)
+        if returns is None:
+            return member(members, winner_of(scores_of(stack, None)))
+        stack = members
     if returns is None:
         raise ValueError(
             "`returns` is needed to choose from a stack; only a `PopulationSolution` "

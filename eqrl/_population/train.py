@@ -465,7 +465,8 @@ def _begin(
     agents_key, init_key, run_key = (jr.fold_in(key, i) for i in (0, 1, 2))
     if initial is None:
         agents = make_agents(agent, pbt, size, key=agents_key)
-        check_numbers(agents, env.spec)
+        # A prior may reach further than its first draws.
+        check_numbers(agents if pbt is None else pbt.with_greatest(agents), env.spec)
         agents = shard(agents, mesh)
     else:
         check_initial(

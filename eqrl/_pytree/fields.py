@@ -490,13 +490,12 @@ def reusable_key(key: PRNGKeyArray) -> PRNGKeyArray:
     """The key of a whole training or evaluation, which may be given again.
 
     A resumed training takes the same key again, and so does a comparison, which
-    `jax_debug_key_reuse` refuses; a clone passes. Within a program, the key is returned
-    unchanged.
+    `jax_debug_key_reuse` refuses; a clone passes. Within a program, a typed key is
+    returned unchanged. One of `jax.random.PRNGKey` becomes a typed key.
     """
-    if isinstance(key, jax.core.Tracer):
-        return key
-    # The check of reuse does not track the untyped keys of `jax.random.PRNGKey`.
-    return jr.clone(key) if is_key(key) else key
+    if not is_key(key):
+        key = jr.wrap_key_data(key)
+    return key if isinstance(key, jax.core.Tracer) else jr.clone(key)
 
 
 def shown(value: object) -> str:

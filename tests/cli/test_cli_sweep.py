@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import eqrl
-from eqrl._cli import main
+from eqrl._cli import main, sweep as sweep_command
 from eqrl._population.prior import Setting
 from eqrl._run.files import claim_folder
 from eqrl._run.write import read_sweep
@@ -66,6 +66,8 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
     assert main(["sweep", "--resume", str(folder)]) == 0
     resumed = capsys.readouterr().out
     assert re.search(r"\n\* +0\.0\d+ +0 ", resumed) and f"folder: {folder}" in resumed
+    assert "actor_lr; num_episodes=2, center=iqm" in resumed
+    assert "evaluation_episodes" not in resumed
     with pytest.raises(ValueError, match="of a sweep, not of a run"):
         eqrl.load_run(folder)
     table = (folder / "settings.csv").read_text()
@@ -83,6 +85,17 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
     printed = capsys.readouterr().out
     assert "setting 1: actor_lr=0.01" in printed
     assert len(re.findall(r"^ +[01] +[01] .*\d$", printed, re.MULTILINE)) == 4
+    with monkeypatch.context() as patch:
+        whole_sweep = sweep_command._sweep
+        patch.setattr(
+            sweep_command,
+            "_sweep",
+            lambda *given: dataclasses.replace(
+                found := whole_sweep(*given), scores=np.nan * found.scores
+            ),
+        )
+        assert main(["evaluate", str(folder), "--num-episodes", "3"]) == 0
+    assert capsys.readouterr().out.count("  diverged\n") == 4
     with open(folder / "settings.csv") as file:
         best = max(
             enumerate(csv.DictReader(file)), key=lambda row: float(row[1]["iqm"])
@@ -165,6 +178,10 @@ def test_a_name_is_that_of_the_option_of_the_agent_within_its_wrappers(
         (["--prior", "actor_lr", "uniform", "0", "1"], "by `--random DRAWS`"),
         (["--num-episodes", "0"], "`num_episodes=0` must be an integer, at least 1"),
         (["--random", "0"], "`random=0` must be an integer, at least 1"),
+        (
+            ["--prior", "x", "uniform", "1", "a"],
+            "x uniform 1 a` must end in two numbers",
+        ),
         (["--evaluate-every", "9"], "a sweep evaluates each seed after its training"),
         (["--evaluate_every=9"], "a sweep evaluates each seed after its training"),
         (["--evaluation-episodes=9"], "`--evaluation-episodes` is for `eqrl train`"),

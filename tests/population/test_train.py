@@ -307,6 +307,7 @@ def test_members_and_the_best_can_be_taken_out(
     chosen = eqrl.best(solution.states, means)
     expected = eqrl.member(solution.states, int(means.argmax()))
     assert eqx.tree_equal(chosen, expected)
+    assert eqx.tree_equal(eqrl.best(solution, means)[1], chosen)
     pair = (eqrl.member(solution.agents, 1), eqrl.member(solution.states, 1))
     assert eqx.tree_equal(eqrl.member(solution, 1), pair)
     assert jax.tree.structure(chosen) == jax.tree.structure(
@@ -636,3 +637,14 @@ def test_a_stack_of_another_size_is_an_error() -> None:
     agents = jax.tree.map(lambda leaf: jnp.full(4, leaf), AGENT)
     with pytest.raises(ValueError, match="stack of `size=3`"):
         train(None, agent=agents)
+
+
+def test_a_prior_of_a_target_entropy_stays_below_the_most_entropy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(population_train, "init_members", _untrained)
+    priors = (eqrl.Uniform(-2.0, 5.0),)
+    pbt = eqrl.PBT(where=lambda a: (a.target_entropy,), priors=priors)
+    # None of the first draws is too large, but a child's may be.
+    with pytest.raises(ValueError, match="`target_entropy=5` is more"):
+        train(pbt, agent=eqrl.SAC(target_entropy=-2.0), size=4)
