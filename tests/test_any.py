@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 _PUBLIC = ("", ".envs", ".losses", ".nn", ".presets", ".spaces")
-_MOST = 83
+_MOST = 84
 
 # An annotation that holds `Any`, or an alias of which a part is `Any`: of an argument,
 # a result, a field or a base class.
