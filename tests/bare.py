@@ -31,6 +31,7 @@ _COMMANDS = (
 )
 
 _PROGRAM = """
+import jax.numpy as jnp
 import jax.random as jr
 import eqrl
 
@@ -42,6 +43,14 @@ trainer = eqrl.Trainer(batch_size=8, capacity=200, warmup_steps=50)
 solution = eqrl.train(agent, env, trainer, num_steps=200, key=jr.key(0))
 eqrl.save("saved", 200, solution.state)
 state = eqrl.restore("saved", like=solution.state)
+# In tests, run-time type checks would name these before eqrl does.
+for wrong in ("product(jnp.ones(1), jnp.ones((4, 2)))", "product(x, x, 'bf16')"):
+    try:
+        eval(f"eqrl.nn.{wrong}", {"eqrl": eqrl, "jnp": jnp, "x": jnp.ones(1)})
+    except ValueError as error:
+        print(error)
+    else:
+        raise SystemExit(f"{wrong} was not refused")
 print(eqrl.evaluate(agent, state, env, num_episodes=2, key=jr.key(1)).returns)
 """
 

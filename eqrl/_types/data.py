@@ -1,6 +1,7 @@
 import dataclasses
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import equinox as eqx
@@ -30,6 +31,13 @@ def check_size(
         raise ValueError(f"`{name}={size}` must be at least {least}.")
 
 
+# The `n` of a space of Gymnasium is an integer of NumPy, which Equinox would take for
+# an array. Other values are left for `check_size` to name.
+_as_integer: Callable[[int], int] = lambda size: (
+    int(size) if isinstance(size, np.integer) else size
+)
+
+
 class AbstractActionSpace(eqx.Module):
     """The actions that an environment takes. Hashable, and compared by value."""
 
@@ -51,7 +59,7 @@ class AbstractActionSpace(eqx.Module):
 class Box(AbstractActionSpace):
     """Vectors in [-1, 1]; the environment rescales them to its own bounds."""
 
-    size: int = eqx.field(static=True)
+    size: int = eqx.field(static=True, converter=_as_integer)
 
     def __check_init__(self) -> None:
         check_size("size", self.size)
@@ -77,7 +85,7 @@ Box.__init__.__doc__ = """**Arguments:**
 class Discrete(AbstractActionSpace):
     """A choice among a number of actions, counted from 0."""
 
-    num_actions: int = eqx.field(static=True)
+    num_actions: int = eqx.field(static=True, converter=_as_integer)
 
     def __check_init__(self) -> None:
         check_size("num_actions", self.num_actions)
@@ -148,7 +156,7 @@ class EnvSpec(eqx.Module):
         """
         # `check_env` refuses an observation without elements.
         check_size("observation_size", observation_size, least=0)
-        self.observation_size = observation_size
+        self.observation_size = int(observation_size)
         if (action_size is None) == (action is None):
             raise ValueError(
                 f"{'Neither' if action is None else 'Both'} of `action_size` and "

@@ -50,8 +50,8 @@ def lambda_return(
         following: Float[Array, ""], step: tuple[Array, Array, Array, Array]
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         reward, terminated, truncated, next_value = step
-        weight = jnp.where(truncated, 0, decay)
-        mixed = next_value + weight * (following - next_value)
+        # Selected, not multiplied by 0, since 0 * inf is nan.
+        mixed = next_value + jnp.where(truncated, 0, decay * (following - next_value))
         total = reward + jnp.where(terminated, 0, discount * mixed)
         return total, total
 

@@ -247,7 +247,8 @@ class NetworkFactory:
         stays in float32: weights, biases, normalizations, the output, the optimizer,
         and layers with fewer than 64 inputs or outputs. It is faster on CPUs with AMX
         or AVX512-BF16, where it was measured, and meant for GPUs, too. Other CPUs
-        multiply the rounded factors in float32.
+        multiply the rounded factors in float32. With `jax_enable_x64`, weights are
+        64-bit floats, and it has no effect.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)

@@ -3,7 +3,7 @@
 import functools
 import math
 import string
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.core
@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float
+
+from .._pytree.fields import check_choice
 
 
 Precision = Literal["float32", "bfloat16"]
@@ -88,6 +90,13 @@ def product(
     - `precision`: "float32" or "bfloat16". Factors of types other than float32 are left
         unchanged.
     """
+    check_choice("precision", precision, get_args(Precision))
+    # A sum over axes of different lengths would repeat one of length 1.
+    if jnp.ndim(x) != 1 or jnp.ndim(weight) != 2 or x.shape != weight.shape[:1]:
+        raise ValueError(
+            f"`x` has the shape {jnp.shape(x)} and `weight` {jnp.shape(weight)}; they "
+            "must be (inputs,) and (inputs, outputs). Map over a batch by `jax.vmap`."
+        )
     dtype = jnp.result_type(x, weight)
     x, weight = x.astype(dtype), weight.astype(dtype)
     # If a factor varies over the devices of `jax.shard_map`, both must.

@@ -70,6 +70,8 @@ def test_a_value_that_is_not_finite_behind_the_end_is_ignored() -> None:
     values = jnp.array([1.0, jnp.nan])
     returns = returns_of(jnp.ones(2), ends, ~ends & False, values, 0.5, 0.5)
     np.testing.assert_array_equal(returns, [1 + 0.5 * (0.5 + 0.5), 1.0])
+    truncated = returns_of(jnp.ones(2), ~ends & False, ~ends, values, 0.5, 0.5)
+    assert truncated[0] == 1.5
 
 
 def test_an_improvement_counts_until_it_is_clipped() -> None:

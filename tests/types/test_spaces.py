@@ -23,7 +23,7 @@ from ..toy import Idle
 
 def test_actions_are_drawn_uniformly_from_all() -> None:
     keys = jr.split(jr.key(0), 3000)
-    box, discrete = Box(2), Discrete(3)
+    box, discrete = Box(2), Discrete(np.arange(4)[3])
     vectors = np.asarray(jax.vmap(lambda key: box.sample(key=key))(keys))
     choices = np.asarray(jax.vmap(lambda key: discrete.sample(key=key))(keys))
     assert (vectors.shape[1:], vectors.dtype) == (box.struct.shape, box.struct.dtype)

@@ -273,8 +273,8 @@ def diayn(
     """Makes any agent learn distinguishable skills without the environment's reward.
 
     It is `Intrinsic(SkillConditioned(agent, skills), Discriminator(skills))`; see
-    `Discriminator` for the paper. To normalize observations, put the result, or only
-    the agent, inside a `Normalized`.
+    `Discriminator` for the paper. To normalize observations, put the result inside a
+    `Normalized`.
 
     The entropy bonus of an agent such as `SAC` competes with the reward, which is of
     the order of `log(num_skills)`: for short training an initial temperature of 0.1

@@ -50,10 +50,12 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
     batch is always normalized by the current statistics. Evaluation does not change
     them.
 
-    Observations of `uint8` or `bool`, such as images, are left as they are.
+    Observations of `uint8` or `bool`, such as images, are left as they are. It belongs
+    around a `SkillConditioned` agent: inside, it would normalize the skill too, and
+    images, which are floats beside a skill.
 
     The metrics are those of the agent, and `observation_mean` and `observation_std`,
-    means over the elements.
+    means over the elements, or 0 and 1 for what is left as it is.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -225,9 +227,12 @@ class NormalizedReward(
 
     def _square(self, statistics: RunningStatistics) -> Float[Array, " reward"]:
         """Square of the scale of each dimension; one before the first reward."""
-        # The mean of squares is the variance plus the square of the mean.
-        mean = 0.0 if self.subtract_mean else statistics.mean
-        return statistics.variance() + mean**2 + EPSILON
+        # The mean of squares is the variance plus the square of the mean. If the mean
+        # is subtracted, a small share of it stays: equal rewards differ by rounding.
+        share = EPSILON if self.subtract_mean else 1.0
+        square = statistics.variance() + share * statistics.mean**2
+        # Rewards that are all 0 stay 0.
+        return jnp.maximum(square, EPSILON**2)
 
     def inner_spec(self, spec: EnvSpec) -> EnvSpec:
         return spec

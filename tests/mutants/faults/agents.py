@@ -671,10 +671,17 @@ FAULTS = (
         ("tests/test_boundary.py -k one_number_for_each",),
     ),
     Fault(
+        "agents:small-rewards-as-they-are",
+        "eqrl/_agents/wrappers/normalized.py",
+        "jnp.maximum(square, EPSILON**2)",
+        "square + EPSILON",
+        ("tests/agents/test_normalized_reward.py",),
+    ),
+    Fault(
         "agents:rewards-centered",
         "eqrl/_agents/wrappers/normalized.py",
-        "mean = 0.0 if self.subtract_mean else statistics.mean",
-        "mean = 0.0",
+        "share = EPSILON if self.subtract_mean else 1.0",
+        "share = EPSILON",
         ("tests/agents/test_normalized_reward.py",),
     ),
     Fault(

@@ -24,8 +24,8 @@ FAULTS = (
     Fault(
         "losses:lambda-return-beyond-a-time-limit",
         "eqrl/losses/_ppo.py",
-        "weight = jnp.where(truncated, 0, decay)",
-        "weight = jnp.where(truncated, decay, decay)",
+        "jnp.where(truncated, 0, decay * (following - next_value))",
+        "decay * (following - next_value)",
         ("tests/agents/test_ppo.py -k after_an_episode",),
     ),
     Fault(

@@ -396,9 +396,17 @@ FAULTS = (
         ("tests/population/test_train.py -k sees_each_generation",),
     ),
     Fault(
+        "population:priors-beyond-a-target-entropy",
+        "eqrl/_population/train.py",
+        "check_numbers(agents if pbt is None else pbt.with_greatest(agents), env.spec)",
+        "check_numbers(agents, env.spec)",
+        ("tests/population/test_train.py -k prior_of_a_target_entropy",),
+    ),
+    Fault(
         "population:target-entropy",
         "eqrl/_population/train.py",
-        "        check_numbers(agents, env.spec)\n",
+        "        check_numbers(agents if pbt is None else pbt.with_greatest(agents), "
+        "env.spec)\n",
         "",
         ("tests/test_boundary.py -k out_of_reach",),
     ),
