@@ -8,13 +8,16 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from .._agents.base import AnyAgent
 from .._agents.csf import CSF
+from .._agents.wrappers.intrinsic import Intrinsic
+from .._agents.wrappers.skills import prior_of
 from .._disk.learn import check_replay, enlarge_past, learn_skills
 from .._disk.library import (
     Skills,
@@ -28,7 +31,6 @@ from .._disk.library import (
 )
 from .._interaction.evaluate_skills import (
     SkillEvaluation,
-    diversity_return,
     evaluate_skills,
 )
 from .._population.pbt import PBT
@@ -297,13 +299,20 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         if self.run.skills is not None:
             key, score_key = jr.split(key)
             # All members and generations share a key, so their scores are comparable.
-            score = lambda agent, state, _: diversity_return(
-                agent,
-                state,
-                evaluation_env(self.env),
-                num_episodes=schedule.num_episodes,
-                key=score_key,
-            )
+            weight = self.run.learner and self.run.learner.environment_weight
+
+            def worth(agent: AnyAgent, state: PyTree, _: object) -> Float[Array, ""]:
+                played = evaluate_skills(
+                    agent,
+                    state,
+                    evaluation_env(self.env),
+                    num_episodes=schedule.num_episodes,
+                    key=score_key,
+                )
+                task = 0.0 if weight is None else weight * played.returns
+                return jnp.mean(played.diversity_returns + task)
+
+            score = worth
 
         def write_metrics(
             step: int, metrics: object, solution: PopulationSolution
@@ -581,6 +590,19 @@ def make_job(command: Train) -> AbstractJob[Any, Any]:
             "returns that are scalars; train in Python, with `eqrl.train`, or make it "
             "a scalar in the environment."
         )
+    if parts(agent, Intrinsic) and parts(agent, CSF):
+        raise ValueError(
+            "`csf` learns from no reward but its own, so another one would change "
+            "nothing; take another `--agent`, or `eqrl train csf`."
+        )
+    if run.skills is not None and run.skills.skills == "even":
+        number = prior_of(agent).size
+        if trainer.num_envs < number:
+            raise ValueError(
+                f"`num_envs={trainer.num_envs}` leaves some of {number} skills "
+                "untrained, since `skills='even'` gives each environment one of them; "
+                "give at least as many environments, or `--skills one-hot`."
+            )
     if command.lacks_preset:
         near = nearest_preset(run, env)
         named = "" if near is None else f"; the nearest is that of {near}"

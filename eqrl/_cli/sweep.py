@@ -160,8 +160,8 @@ def _make_search(
         )
     if run.skills is not None or parts(run.make_agent(), CSF):
         raise ValueError(
-            "`eqrl sweep` compares returns, which skills are not learned from; give "
-            "`eqrl.sweep` a `score`, for rewards of skills `eqrl.diversity_return`."
+            "`eqrl sweep` compares returns, which are not all that skills learn from; "
+            "give `eqrl.sweep` a `score`, for their rewards `eqrl.diversity_return`."
         )
     for name, least in _LEAST.items():
         if (value := getattr(options, name)) is not None:

@@ -73,7 +73,8 @@ class SkillOptions:
     """Skills."""
 
     skills: SkillKind = "one-hot"
-    """Discrete, drawn at random or dealt evenly to environments; or real vectors."""
+    """Discrete, drawn at random or dealt evenly to environments; or real vectors,
+    uniform ones with elements from 0 to 1."""
 
     num_skills: int | None = None
     """Number of skills, by default 8; of vectors the dimensions, by default 2."""

@@ -72,7 +72,8 @@ def particle_entropy(
     if k >= features.shape[0]:
         raise ValueError(
             f"`k={k}` needs at least {k + 1} rows, each to have as many neighbors, but "
-            f"there are {features.shape[0]}. Lower `k`, or give more: larger batches, "
+            f"there are {features.shape[0]}. Lower `k`, which is `num_neighbors` of a "
+            "reward, or give more: larger batches, fewer `reward_minibatches`, "
             "or more or longer episodes where skills are evaluated."
         )
     present = jnp.ones(features.shape[0], bool)

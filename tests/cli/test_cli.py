@@ -491,6 +491,13 @@ _WRONG = [
     (["train", "diayn", "--agent", "a2c"], "`agent='a2c'` must be one of 'csf', 'd"),
     (["train", "diayn", "--num-skills", "1"], "`num_skills=1` must be"),
     (["pbt", "csf"], "`csf` learns skills without a reward, so that"),
+    (["train", "metra", "--agent", "csf"], "`csf` learns from no reward but its own"),
+    (["train", "diayn", "--skills", "even"], "`num_envs=1` leaves some of 8 skills"),
+    (
+        ["train", "rnd", "--batch-size", "9", "--reward-minibatches", "2"],
+        "`reward_minibatches=2` must divide the 9 transitions",
+    ),
+    (["train", "apt", "--batch-size", "9"], "`k=12` needs at least 13 rows"),
     (["sweep", "csf", "--grid", "phi_lr", "1", "2"], "`eqrl sweep` compares returns"),
     ([*_TRAIN, "--log-every", "0"], "`log_every=0` must be an integer, at least 1"),
     ([*_TRAIN, "--evaluate-every", "0"], "`evaluate_every=0` must be an integer"),

@@ -328,6 +328,7 @@ _WRONG = [
         ["--agent", "a2c"],
         "`agent='a2c'` must be one of 'csf', 'discrete-sac', 'dqn', 'ppo'",
     ),
+    (["--agent", "csf"], "`csf` learns from no reward but its own"),
     (["--num-skills", "0"], "`num_skills=0` must be an integer, at least 1"),
     (["--k", "0"], "`k=0` must be an integer, at least 1"),
     (

@@ -112,6 +112,28 @@ def test_a_population_of_diayn_is_ranked_and_reported_by_its_skills(
     assert f"diversity return of 8 episodes of each skill: {score}" in out
 
 
+def test_what_the_environment_pays_counts_in_the_ranking_as_in_the_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def take(agent: Any, env: Any, *args: object, **options: Any) -> None:
+        given.update(agent=agent, env=env, score=options["score"])
+        raise ValueError("This is as far as it has to come.")
+
+    monkeypatch.setattr(_jobs, "train_population", take)
+    goal = ["--environment-weight", "2", "--env-option", "goal=(1,1)"]
+    assert main([*_HEADING, *_TINY, *goal, "--folder", str(tmp_path / "x")]) == 2
+    agent, env = given["agent"], given["env"]
+    state = agent.init(env.spec, key=jr.key(0))
+    played = eqrl.evaluate_skills(agent, state, env, num_episodes=8, key=jr.key(1))
+    task = np.mean(played.returns)
+    assert task < -1
+    expected = np.mean(played.diversity_returns) + 2 * task
+    score = float(given["score"](agent, state, None))
+    assert score == pytest.approx(float(expected), rel=1e-5)
+
+
 @pytest.mark.long
 def test_a_population_of_diayn_trains(tmp_path: Path) -> None:
     folder = tmp_path / "x"
