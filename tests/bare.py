@@ -44,9 +44,13 @@ solution = eqrl.train(agent, env, trainer, num_steps=200, key=jr.key(0))
 eqrl.save("saved", 200, solution.state)
 state = eqrl.restore("saved", like=solution.state)
 # In tests, run-time type checks would name these before eqrl does.
-for wrong in ("product(jnp.ones(1), jnp.ones((4, 2)))", "product(x, x, 'bf16')"):
+for wrong in (
+    "product(jnp.ones(1), jnp.ones((4, 2)))",
+    "product(jnp.ones(1), jnp.ones((1, 2)), 'bf16')",
+    "Linear(1, 1, precision='bf16', key=jr.key(0))",
+):
     try:
-        eval(f"eqrl.nn.{wrong}", {"eqrl": eqrl, "jnp": jnp, "x": jnp.ones(1)})
+        eval(f"eqrl.nn.{wrong}")
     except ValueError as error:
         print(error)
     else:

@@ -158,7 +158,12 @@ def _make_search(
         raise ValueError(
             "`--prior` says what to draw; say how often by `--random DRAWS`."
         )
-    if run.skills is not None or parts(run.make_agent(), CSF):
+    if parts(run.make_agent(), CSF):
+        raise ValueError(
+            "`csf` learns skills without a reward, so that returns cannot rank its "
+            "settings; give `eqrl.sweep` a `score` of your own."
+        )
+    if run.skills is not None:
         raise ValueError(
             "`eqrl sweep` compares returns, which are not all that skills learn from; "
             "give `eqrl.sweep` a `score`, for their rewards `eqrl.diversity_return`."

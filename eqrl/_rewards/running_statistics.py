@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-# Added to the variance, which is 0 for an observation that never changes, and to the
-# mean square of rewards, which is 0 until one of them is not.
+# Added to the variance, which is 0 for an observation that never changes.
 EPSILON = 1e-8
 # The most batches, of the size of the last one, that count as seen. With this many a
 # single batch still changes the last four binary digits of a sum in float32. With far

@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
-from .._agents.wrappers.intrinsic import Intrinsic
 from .._interaction.fit import check_numbers, check_rate
 from .._pytree.control_flow import filter_cond
 from .._pytree.fields import PositiveInt, checked, reusable_key
@@ -20,7 +19,6 @@ from .._pytree.tree import (
     Flat,
     check_same_shapes,
     flatten,
-    parts,
     repeated,
     stack_size,
     take_element,
@@ -596,9 +594,8 @@ def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
     """Traces the first update, so that errors appear before any training."""
     # The trace is cached, so the training does not pay for it again.
     state, counts = eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))
-    # Only the updates of on-policy agents and of rewards check that a batch fits them.
-    if agent.sequence_length is None or parts(agent, Intrinsic):
-        eqx.filter_eval_shape(jit_begin_row, trainer, agent, env, state, counts)
+    # Only an update checks that a batch fits the minibatches or the neighbors.
+    eqx.filter_eval_shape(jit_begin_row, trainer, agent, env, state, counts)
 
 
 @eqx.filter_jit

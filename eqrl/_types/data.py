@@ -33,7 +33,7 @@ def check_size(
 
 # The `n` of a space of Gymnasium is an integer of NumPy, which Equinox would take for
 # an array. Other values are left for `check_size` to name.
-_as_integer: Callable[[int], int] = lambda size: (
+_as_integer: Callable[[int | np.integer], int] = lambda size: (
     int(size) if isinstance(size, np.integer) else size
 )
 
@@ -125,8 +125,8 @@ class EnvSpec(eqx.Module):
 
     def __init__(
         self,
-        observation_size: int,
-        action_size: int | None = None,
+        observation_size: int | np.integer,
+        action_size: int | np.integer | None = None,
         reward_size: int | None = None,
         state_descriptor_size: int | None = None,
         max_steps: int | None = None,

@@ -1,6 +1,7 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 import equinox as eqx
 import jax
@@ -9,7 +10,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.fields import Count, checked, shown
+from .._pytree.fields import Count, check_choice, checked, shown
 from .._pytree.tree import described
 from .._types.custom_types import Observation
 from ._product import NARROW, Precision, product
@@ -78,6 +79,7 @@ class Linear(eqx.Module):
         - `key`: for the initial weight and bias, both uniform between
             `-1 / sqrt(input_size)` and `1 / sqrt(input_size)`.
         """
+        check_choice("precision", precision, get_args(Precision))
         weight_key, bias_key = jr.split(key)
         limit = 1 / math.sqrt(input_size)
         self.weight = jr.uniform(

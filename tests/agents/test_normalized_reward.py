@@ -61,7 +61,7 @@ def test_a_reward_is_divided_by_the_root_mean_square_of_all_so_far() -> None:
 
 def test_each_dimension_of_a_reward_has_its_own_scale() -> None:
     agent = eqrl.NormalizedReward(Compass())
-    reward = np.array([[1e-6, 100.0], [-1e-6, 300.0]])
+    reward = np.array([[1e-10, 100.0], [-1e-10, 300.0]])
     spec = eqrl.EnvSpec(2, 2, reward_size=2)
     transitions = transitions_with(reward)
     *_, scaled, _ = life(agent, spec, transitions, transitions)
@@ -73,7 +73,9 @@ def test_each_dimension_of_a_reward_has_its_own_scale() -> None:
 
 def test_with_the_mean_subtracted_it_is_divided_by_the_standard_deviation() -> None:
     agent = eqrl.NormalizedReward(Compass(), clip=1.3, subtract_mean=True)
-    reward = np.array([[1e-6, 100.0], [-1e-6, 300.0], [6e-6, 200.0], [3e-6, 200.0]])
+    # The second column varies little beside its mean.
+    reward = np.array([[1e-6, 10.25], [-1e-6, 10.75], [6e-6, 10.5], [3e-6, 10.5]])
+    reward[:, 1] = 10 + (reward[:, 1] - 10) / 64
     transitions = transitions_with(reward)
     spec = eqrl.EnvSpec(2, 2, reward_size=2)
     *_, scaled, metrics = life(agent, spec, transitions, transitions)

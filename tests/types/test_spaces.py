@@ -23,7 +23,7 @@ from ..toy import Idle
 
 def test_actions_are_drawn_uniformly_from_all() -> None:
     keys = jr.split(jr.key(0), 3000)
-    box, discrete = Box(2), Discrete(np.arange(4)[3])
+    box, discrete = Box(2), Discrete(np.int64(3))
     vectors = np.asarray(jax.vmap(lambda key: box.sample(key=key))(keys))
     choices = np.asarray(jax.vmap(lambda key: discrete.sample(key=key))(keys))
     assert (vectors.shape[1:], vectors.dtype) == (box.struct.shape, box.struct.dtype)
@@ -36,7 +36,8 @@ def test_actions_are_drawn_uniformly_from_all() -> None:
 
 
 def test_a_spec_is_given_a_size_or_a_space() -> None:
-    spec = EnvSpec(4, 2)
+    spec = EnvSpec(np.int64(4), np.int64(2))
+    assert type(spec.observation_size) is type(spec.action_size) is int
     assert spec == EnvSpec(observation_size=4, action=Box(2))
     assert spec.action_size == 2
     assert hash(spec) == hash(EnvSpec(4, action=Box(2)))

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..._pytree.fields import hyperparameter
 from ..._rewards.base import after_update
 from ..._rewards.running_statistics import (
-    EPSILON,
     RunningStatistics,
     no_statistics,
 )
@@ -229,10 +228,10 @@ class NormalizedReward(
         """Square of the scale of each dimension; one before the first reward."""
         # The mean of squares is the variance plus the square of the mean. If the mean
         # is subtracted, a small share of it stays: equal rewards differ by rounding.
-        share = EPSILON if self.subtract_mean else 1.0
+        share = 1e-12 if self.subtract_mean else 1.0
         square = statistics.variance() + share * statistics.mean**2
-        # Rewards that are all 0 stay 0.
-        return jnp.maximum(square, EPSILON**2)
+        # While all rewards were 0, there is no scale yet.
+        return jnp.where(square == 0, 1, square)
 
     def inner_spec(self, spec: EnvSpec) -> EnvSpec:
         return spec

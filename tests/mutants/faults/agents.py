@@ -673,15 +673,15 @@ FAULTS = (
     Fault(
         "agents:small-rewards-as-they-are",
         "eqrl/_agents/wrappers/normalized.py",
-        "jnp.maximum(square, EPSILON**2)",
-        "square + EPSILON",
+        "jnp.where(square == 0, 1, square)",
+        "square + 1e-8",
         ("tests/agents/test_normalized_reward.py",),
     ),
     Fault(
         "agents:rewards-centered",
         "eqrl/_agents/wrappers/normalized.py",
-        "share = EPSILON if self.subtract_mean else 1.0",
-        "share = EPSILON",
+        "share = 1e-12 if self.subtract_mean else 1.0",
+        "share = 1e-12",
         ("tests/agents/test_normalized_reward.py",),
     ),
     Fault(
