@@ -473,6 +473,15 @@ _ALL = (
             "-145.4 -147.4 -154.5 -147.5 -160.7 -158.5 -161.0 -152.1 -146.8 -145.2"
         ),
     ),
+    _elsewhere(
+        "gymnasium/Pendulum-v1",
+        "sac",
+        minutes=0.20,
+        returns=_numbers(
+            "-148.5 -156.0 -162.5 -134.4 -130.8 -130.8 -153.6 -158.3 -137.5 -143.6 "
+            "-154.5 -157.4 -171.2 -145.7 -161.1 -166.5 -153.6 -157.7 -167.2 -158.4"
+        ),
+    ),
     _elsewhere("gymnasium/CartPole-v1", "pqn", minutes=0.82, returns=(500.0,) * 20),
     _elsewhere(
         "envpool/Acrobot-v1",
@@ -500,6 +509,7 @@ PUBLISHED: Mapping[str, float] = {
     "envpool/LunarLanderContinuous-v3": 270.9,
     "envpool/Pendulum-v1": -157.0,
     "gymnasium/CartPole-v1": 500.0,
+    "gymnasium/Pendulum-v1": -157.0,
     "gymnax/Acrobot-v1": -80.0,
     "gymnax/CartPole-v1": 500.0,
     "gymnax/Catch-bsuite": 1.0,
