@@ -482,6 +482,15 @@ _ALL = (
             "-154.5 -157.4 -171.2 -145.7 -161.1 -166.5 -153.6 -157.7 -167.2 -158.4"
         ),
     ),
+    _elsewhere(
+        "envpool/MountainCar-v0",
+        "ppo",
+        minutes=0.45,
+        returns=_numbers(
+            "-104.8 -111.9 -109.1 -115.5 -108.3 -100.4 -102.4 -109.0 -111.3 -112.3 "
+            "-104.0 -107.6 -109.7 -115.1 -104.8 -108.1 -106.7 -105.0 -111.4 -118.5"
+        ),
+    ),
     _elsewhere("gymnasium/CartPole-v1", "pqn", minutes=0.82, returns=(500.0,) * 20),
     _elsewhere(
         "envpool/Acrobot-v1",
@@ -507,6 +516,7 @@ PUBLISHED: Mapping[str, float] = {
     "envpool/CartPole-v1": 500.0,
     "envpool/LunarLander-v3": 242.1,
     "envpool/LunarLanderContinuous-v3": 270.9,
+    "envpool/MountainCar-v0": -110.4,
     "envpool/Pendulum-v1": -157.0,
     "gymnasium/CartPole-v1": 500.0,
     "gymnasium/Pendulum-v1": -157.0,
