@@ -491,6 +491,15 @@ _ALL = (
             "-104.0 -107.6 -109.7 -115.1 -104.8 -108.1 -106.7 -105.0 -111.4 -118.5"
         ),
     ),
+    _elsewhere(
+        "envpool/MountainCarContinuous-v0",
+        "taac",
+        minutes=0.45,
+        returns=_numbers(
+            "93.5 93.7 93.9 93.1 93.6 94.3 93.8 94.5 94.3 93.4 "
+            "93.9 93.4 93.9 93.3 93.8 93.3 93.6 93.8 94.2 93.7"
+        ),
+    ),
     _elsewhere("gymnasium/CartPole-v1", "pqn", minutes=0.82, returns=(500.0,) * 20),
     _elsewhere(
         "envpool/Acrobot-v1",
@@ -517,6 +526,7 @@ PUBLISHED: Mapping[str, float] = {
     "envpool/LunarLander-v3": 242.1,
     "envpool/LunarLanderContinuous-v3": 270.9,
     "envpool/MountainCar-v0": -110.4,
+    "envpool/MountainCarContinuous-v0": 94.7,
     "envpool/Pendulum-v1": -157.0,
     "gymnasium/CartPole-v1": 500.0,
     "gymnasium/Pendulum-v1": -157.0,
@@ -535,7 +545,8 @@ PUBLISHED: Mapping[str, float] = {
 brax's inverted pendulum and, where the README gives 0, in DeepSea; 9,000 of at most
 9,360 in brax's inverted double pendulum; and for the environments of
 EnvPool and Gymnasium those of the zoo of Stable-Baselines3, of SAC in Pendulum and
-otherwise of PPO. The version of both LunarLanders there is 2."""
+MountainCarContinuous and otherwise of PPO. The version of both LunarLanders there is
+2."""
 
 
 def best(env: str) -> Preset | None:
