@@ -29,10 +29,7 @@ from .._disk.library import (
     save_skills,
     steps_of_skills,
 )
-from .._interaction.evaluate_skills import (
-    SkillEvaluation,
-    evaluate_skills,
-)
+from .._interaction.evaluate_skills import SkillEvaluation, evaluate_skills
 from .._population.pbt import PBT
 from .._population.solution import PopulationSolution, member, scores_of, winner_of
 from .._population.train import train_population

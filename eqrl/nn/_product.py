@@ -89,6 +89,13 @@ def product(
     - `weight`: the weight.
     - `precision`: "float32" or "bfloat16". Factors of types other than float32 are left
         unchanged.
+
+    **Returns:**
+
+    The sums over the inputs.
+
+    Raises a `ValueError` if the factors do not fit each other or the precision is
+    unknown.
     """
     check_choice("precision", precision, get_args(Precision))
     # A sum over axes of different lengths would repeat one of length 1.

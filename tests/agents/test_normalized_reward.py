@@ -67,6 +67,9 @@ def test_each_dimension_of_a_reward_has_its_own_scale() -> None:
     *_, scaled, _ = life(agent, spec, transitions, transitions)
     expected = reward / np.sqrt(np.mean(reward**2, axis=0))
     np.testing.assert_allclose(scaled, expected, rtol=1e-5)
+    none = transitions_with(0 * reward)
+    *_, scaled, _ = life(agent, spec, none, none)
+    assert not np.any(scaled)
     with pytest.raises(ValueError, match="clip=0"):
         eqrl.NormalizedReward(Compass(), clip=0.0)
 

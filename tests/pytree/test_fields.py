@@ -14,6 +14,7 @@ from eqrl._pytree.fields import (
     Range,
     check_integer,
     hyperparameters,
+    is_key,
     plain_integer,
     range_of,
     reusable_key,
@@ -123,7 +124,8 @@ def test_a_key_may_be_given_again_but_not_be_used_twice_within() -> None:
     jr.bits(key := jr.key(3))
     again = reusable_key(key)
     assert jr.bits(again) == jr.bits(jr.key(3))
-    assert jr.bits(reusable_key(jr.PRNGKey(3))) == jr.bits(jr.key(3))
+    typed = reusable_key(jr.PRNGKey(3))
+    assert is_key(typed) and jr.bits(typed) == jr.bits(jr.key(3))
 
     @jax.jit
     def twice(key: PRNGKeyArray) -> tuple[Array, Array]:

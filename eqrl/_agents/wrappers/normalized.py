@@ -8,10 +8,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import hyperparameter
 from ..._rewards.base import after_update
-from ..._rewards.running_statistics import (
-    RunningStatistics,
-    no_statistics,
-)
+from ..._rewards.running_statistics import RunningStatistics, no_statistics
 from ..._types.custom_types import (
     Extras,
     FloatLike,

@@ -671,6 +671,13 @@ FAULTS = (
         ("tests/test_boundary.py -k one_number_for_each",),
     ),
     Fault(
+        "agents:no-rewards-divided-by-0",
+        "eqrl/_agents/wrappers/normalized.py",
+        "jnp.where(square == 0, 1, square)",
+        "square",
+        ("tests/agents/test_normalized_reward.py",),
+    ),
+    Fault(
         "agents:small-rewards-as-they-are",
         "eqrl/_agents/wrappers/normalized.py",
         "jnp.where(square == 0, 1, square)",

@@ -637,6 +637,13 @@ FAULTS = (
         ("tests/pytree/test_fields.py -k given_again",),
     ),
     Fault(
+        "pytree:key-without-a-type",
+        "eqrl/_pytree/fields.py",
+        "        key = jr.wrap_key_data(key)\n    return key if",
+        "        return key\n    return key if",
+        ("tests/pytree/test_fields.py -k given_again",),
+    ),
+    Fault(
         "pytree:key-cloned-within",
         "eqrl/_pytree/fields.py",
         "return key if isinstance(key, jax.core.Tracer) else jr.clone(key)",
