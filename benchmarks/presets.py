@@ -1,8 +1,8 @@
-"""Returns of every preset with twenty seeds, by `eqrl train` itself.
+"""Returns of every preset with all its seeds, by `eqrl train` itself.
 
 The runs are folders in `--folder`; an interrupted run is resumed, and a finished one is
 kept. One more seed is trained alone to see how long it takes. At the end it writes
-`docs/results/presets.csv`, a line for each of the twenty seeds, and prints the
+`docs/results/presets.csv`, a line for each of the seeds, and prints the
 `returns` and `minutes` of `eqrl/presets.py`. Run it as `nox -s presets`, or `nox -s
 presets -- --only td3` for some, whose lines replace those of before.
 """
@@ -27,7 +27,6 @@ from eqrl.presets import PRESETS, Preset
 from .results_page import write_presets
 
 
-NUM_SEEDS = 20
 TIMED_SEED = 100
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "presets.csv"
 COLUMNS = (
@@ -59,7 +58,7 @@ def train(preset: Preset, folder: Path) -> None:
             return
         command += ["--resume", str(folder)]
     else:
-        command += [preset.agent, "--env", preset.env, "--seeds", str(NUM_SEEDS)]
+        command += [preset.agent, "--env", preset.env, "--seeds", str(preset.num_seeds)]
         command += ["--log-every", "10000", "--folder", str(folder)]
     subprocess.run(command, check=True)
 
