@@ -60,8 +60,8 @@ def write_page() -> None:
 def write_presets() -> None:
     """Writes the table of presets, the one that `eqrl train` takes first."""
     heads = (
-        *("environment", "agent", "steps", "minutes", "return", "least", "greatest"),
-        "published",
+        *("environment", "agent", "steps", "minutes", "return"),
+        *("interquartile mean", "least", "greatest", "published"),
     )
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     presets = PRESETS.values()
@@ -70,6 +70,7 @@ def write_presets() -> None:
         found = [preset for preset in presets if preset.env == env]
         for preset in sorted(found, key=lambda preset: preset != chosen):
             low, high = preset.interval
+            middle = eqrl.interquartile_mean(np.asarray([preset.returns]))
             published = REACHED_BY_OTHERS.get(env)
             cells = (
                 env if preset == chosen else "",
@@ -77,6 +78,7 @@ def write_presets() -> None:
                 f"{preset.num_steps:,}",
                 f"{preset.minutes:.2f}",
                 f"{preset.mean_return:.4g} ({low:.4g} to {high:.4g})",
+                f"{middle[0]:.4g}",
                 f"{min(preset.returns):.4g}",
                 f"{max(preset.returns):.4g}",
                 "" if published is None else f"{published:g}",

@@ -13,6 +13,7 @@ from ._reporting.statistics import bootstrap_interval, rounded
 from ._run.config import ConvolutionName, Run, Settings, Training
 from ._training.trainer import Trainer
 from .envs._base import AnyEnv
+from .nn import Precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,9 @@ class Preset:
     - `minutes`: duration of a training with one seed on two cores, with compilation.
     - `hidden_sizes`: width of each hidden layer of the networks.
     - `convolution`: the encoder of images, as `--convolution` of `eqrl train`.
-    - `normalize`: whether the agent is wrapped in an `eqrl.Normalized`.
+    - `precision`: of the products of all networks.
+    - `normalize`, `normalize_reward`: whether the agent is wrapped in an
+        `eqrl.Normalized`, and in an `eqrl.NormalizedReward`.
     - `backend`: the backend of brax; `None` takes that of `eqrl.envs.make`.
     - `has_discrete_actions`: whether the actions of the environment are discrete.
     """
@@ -44,13 +47,15 @@ class Preset:
     agent: str
     env: str
     options: Mapping[str, float | int | bool]
-    trainer: Mapping[str, int]
+    trainer: Mapping[str, int | str]
     num_steps: int
     returns: tuple[float, ...]
     minutes: float
     hidden_sizes: tuple[int, ...] = (64, 64)
     convolution: ConvolutionName | None = None
+    precision: Precision = "float32"
     normalize: bool = False
+    normalize_reward: bool = False
     backend: str | None = None
     has_discrete_actions: bool = False
 
@@ -91,7 +96,9 @@ class Preset:
             backend=self.backend,
             hidden_sizes=self.hidden_sizes,
             convolution=self.convolution,
+            precision=self.precision,
             normalize=self.normalize,
+            normalize_reward=self.normalize_reward,
         )
 
     def make_agent(self) -> AnyAgent:
@@ -122,8 +129,13 @@ class Preset:
             "hidden_sizes": self.hidden_sizes,
             "normalize": self.normalize,
         }
-        for name in ("backend", "convolution"):
-            if getattr(self, name) is not None:
+        for name, usual in (
+            ("backend", None),
+            ("convolution", None),
+            ("precision", "float32"),
+            ("normalize_reward", False),
+        ):
+            if getattr(self, name) != usual:
                 numbers[name] = getattr(self, name)
         listed = ", ".join(f"{name}={value}" for name, value in numbers.items())
         return (

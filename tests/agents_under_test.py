@@ -152,9 +152,14 @@ ALL_AGENTS: dict[str, AnyAgent] = {
     "DISk(SAC)": eqrl.Intrinsic(
         sac(), eqrl.Incremental(descriptor="observation", recent_capacity=8)
     ),
-    "METRA(SAC)": eqrl.Intrinsic(
+    "METRA-LSD(SAC)": eqrl.Intrinsic(
         eqrl.SkillConditioned(sac(), eqrl.SphereSkills()),
-        eqrl.METRA(eqrl.SphereSkills(), make_network=FEATURES),
+        eqrl.Sum(
+            (
+                eqrl.METRA(eqrl.SphereSkills(), make_network=FEATURES),
+                eqrl.LSD(eqrl.SphereSkills(), make_network=FEATURES),
+            )
+        ),
         score_after_update=True,
     ),
     "CSF": eqrl.SkillConditioned(

@@ -565,14 +565,20 @@ def transitions_of(observation: Array, **given: Any) -> Transition[Any]:
 def random_transitions(
     key: PRNGKeyArray, size: int, *, observation_size: int, action_size: int
 ) -> Transition[None]:
-    """A batch with the leading axis `(size,)`, of which about half terminate."""
+    """A batch with the leading axis `(size,)`.
+
+    About half terminate, and of the others every third was cut off by a time limit,
+    which no off-policy loss and no reward may treat in another way.
+    """
     keys = jr.split(key, 5)
+    terminated = jr.bernoulli(keys[4], 0.5, (size,))
     return transitions_of(
         jr.normal(keys[0], (size, observation_size)),
         action=jr.uniform(keys[1], (size, action_size), minval=-1, maxval=1),
         reward=jr.normal(keys[2], (size,)),
         next_observation=jr.normal(keys[3], (size, observation_size)),
-        terminated=jr.bernoulli(keys[4], 0.5, (size,)),
+        terminated=terminated,
+        truncated=~terminated & (jnp.arange(size) % 3 == 0),
     )
 
 

@@ -23,7 +23,8 @@ DIAYN.
 
 What differs besides what that page lists: QDax clips the differences of logarithms at
 50, and counts the last step of an episode as a change of 0 in its moments, while it
-rewards it by the way to the next episode's first state; ours takes the true successor.
+rewards it by the way to the next episode's first state, and its dynamics do not learn
+from that step; ours takes the true successor.
 """,
     experiments=(
         Experiment(

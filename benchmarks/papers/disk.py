@@ -50,19 +50,16 @@ def _outcome(played: Any, num_steps: int) -> Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class OneAfterAnother(AbstractContender):
-    """DISk, with the weights of the paper."""
+    """DISk, with both terms of equal weight."""
 
     num_skills: int
     steps_of_skill: int
     num_collected_episodes: int
-    alpha: float
-    beta: float
 
     def run(
         self, experiment: Experiment, seed: int, folder: Path, label: str
     ) -> Outcome:
-        reward = eqrl.Incremental(alpha=self.alpha, beta=self.beta)
-        agent = eqrl.Intrinsic(_sac(), reward)
+        agent = eqrl.Intrinsic(_sac(), eqrl.Incremental())
         env, trainer = experiment.make_env(), _trainer()
         initial = None
         if saved_steps(folder / "training"):
@@ -93,7 +90,8 @@ class OneAfterAnother(AbstractContender):
             key=jr.key(10_000 + seed),
         )
         assert skills.training is not None
-        outcome = _outcome(played, self.num_skills * self.steps_of_skill)
+        # A skill's training goes on until an episode has ended.
+        outcome = _outcome(played, int(skills.metrics["step"][-1]))
         collected = int(skills.training.collected_steps)
         facts = {**outcome.facts, COLLECTED: collected}
         return dataclasses.replace(outcome, facts=facts)
@@ -127,7 +125,7 @@ class Together(AbstractContender):
                 num_steps=self.num_steps - done,
                 key=key,
                 initial=initial,
-                log_every=self.num_steps // 10,
+                log_every=min(self.num_steps // 10, 10_000),
                 callback=report,
                 checkpoint=checkpoints,
             )
@@ -161,14 +159,12 @@ def _experiment(
     *,
     max_steps: int,
     descriptor: str,
-    alpha: float,
-    beta: float,
     steps_of_skill: int = 25_000,
     seeds: int = 3,
     **options: Any,
 ) -> Experiment:
     num_skills, num_collected = 10, 100
-    disk = OneAfterAnother(num_skills, steps_of_skill, num_collected, alpha, beta)
+    disk = OneAfterAnother(num_skills, steps_of_skill, num_collected)
     return Experiment(
         env=env,
         contenders={
@@ -195,13 +191,18 @@ and show, for several walkers, the Hausdorff distance between skills beside DIAY
 (read off a figure: Hopper 6.3 and 3.1, Swimmer 6.4 and 3.0, Ant 137 and about 0). In
 the fourth, HalfCheetah, which is not run here, DIAYN is ahead, 123 to 79.
 
-A tenth of the published steps: 10 skills of 25,000 steps each (Ant: 90,000), and DIAYN
-with 10 skills for as many steps in all. Before each skill DISk also plays 100 episodes
-of every earlier one, which these steps do not include. Both are SAC with one
-environment and one update a step, hidden layers of 256 and 256 and batches of 256
-(theirs: 1024), rates of 3e-4 (theirs: 1e-4), and a temperature from 0.1. Weights and
-time limits of DISk are theirs: 100 steps (Swimmer: 200), alpha 1, beta 10 for Hopper,
-alpha 1000 for Swimmer, alpha 60 for Ant, and falls end the episodes of Ant alone.
+A tenth of the published steps: 10 skills of 25,000 steps each (Ant: 90,000, and to the
+end of an episode), and DIAYN with 10 skills for as many steps in all. Before each skill
+DISk also plays 100 episodes of every earlier one, which these steps do not include.
+Both are SAC with one environment and one update a step, hidden layers of 256 and 256
+and batches of 256 (theirs: 1024), rates of 3e-4 (theirs: 1e-4), and a temperature from
+0.1. Time limits are theirs, 100 steps (Swimmer: 200), and falls end the episodes of Ant
+alone.
+
+Both terms of DISk's reward are divided by their means over the skill before, as the
+paper describes, and so they have equal weights here. The weights in its code
+(consistency 1, Ant 60, Swimmer 1,000; diversity 1, Hopper 10) are for terms that are
+not divided, as those of the first skill are there.
 
 Their Hopper has 50 skills, and the first 2 of their Ant's 10 have half the steps of the
 others. Random steps are 1,000 here and 5,000 there; the replay holds 250,000 steps, in
@@ -224,18 +225,12 @@ their repository, so both are given.
         _WALKER(
             "envpool/Hopper-v4",
             descriptor="x",
-            alpha=1.0,
-            beta=10.0,
             terminate_when_unhealthy=False,
         ),
-        _experiment(
-            "envpool/Swimmer-v4", max_steps=200, descriptor="xy", alpha=1e3, beta=1.0
-        ),
+        _experiment("envpool/Swimmer-v4", max_steps=200, descriptor="xy"),
         _WALKER(
             "envpool/Ant-v4",
             descriptor="xy",
-            alpha=60.0,
-            beta=1.0,
             steps_of_skill=90_000,
             seeds=1,
         ),

@@ -130,8 +130,9 @@ The ranges are those of [Flajolet et al.](https://arxiv.org/abs/2206.08888): rat
 from 0.1 to 10 (log-uniform). Every 10,000 steps, after 10 greedy episodes of each
 member, each of the worst 3 becomes a copy of one of the other 5, drawn at random, with
 its replay and with hyperparameters drawn anew. In theirs, the worst 40 % of 80 members
-take over the policy alone of a random one of the others every 100,000 updates, and
-keep their critics and replays; and their critics square the discount. One
+take over the policy alone of a random one of the others every 100,000 updates, keep
+their critics and replays, and begin with a new optimizer of the policy and a
+temperature of 1, while ours inherit both; and their critics square the discount. One
 environment and one update a step, batches of 256, hidden layers of 256 and 256, 5,000
 random steps first (theirs: 25,000), a replay of 100,000 (300,000), 100,000 steps of a
 member (3,000,000), and the task's version 4 (2).

@@ -388,8 +388,13 @@ def _agent_type(
     if reward is not None:
         fields.append(("learner", LearnerOptions, _default(reward.learner, {})))
         without = ("skills", *reward.fixed)
-        made = options_of(reward.reward_type, without=without, prefix=PREFIX)
-        made = DiscriminatorOptions if name == "diayn" else made
+        made = DiscriminatorOptions
+        if name != "diayn":
+            parts = (reward.reward_type, *reward.parts)
+            make = lambda part: options_of(part, without=without, prefix=PREFIX)
+            bases = (*map(make, parts),)
+            made_name = bases[0].__name__
+            made = dataclasses.make_dataclass(made_name, [], bases=bases, frozen=True)
         fields.append(("reward", made, _default(made(), defaults)))
         if reward.skills is not None:
             fields.append(("skills", SkillOptions, _default(reward.skills, {})))

@@ -293,7 +293,7 @@ METRA.__init__.__doc__ = """**Arguments:**
     such as `eqrl.SphereSkills(2)`; or the number of one-hot skills.
 - `lr`: learning rate of the representation, at least 0.
 - `multiplier_lr`: learning rate of the logarithm of the multiplier, and about the most
-    that it changes in an update: from 30 to 1 takes 34,000 updates at the default, the
+    that it changes in an update: from 30 to 1 takes 34,000 updates at 1e-4, the
     paper's. For about 20,000 updates use 1e-3 for both rates.
 - `initial_multiplier`: above 0.
 - `slack`: the most room within the constraint that counts, at least 0.

@@ -54,9 +54,10 @@ class SMERL(AbstractSkillReward[SMERLState[RewardState]]):
     The metrics are those of the reward inside, `accepted`, the share of transitions
     that are rewarded, and `target`.
 
-    Differences from the implementation in QDax: an episode is not judged before it has
-    ended. QDax takes the sum so far, and so rejects the beginning of a good episode and
-    accepts that of a bad one.
+    Difference from the paper: without a target, the best return is found along the way
+    (see `target`). Differences from the implementation in QDax: an episode is not
+    judged before it has ended. QDax takes the sum so far, and so rejects the beginning
+    of a good episode and accepts that of a bad one.
 
     ??? cite "Reference"
 

@@ -14,7 +14,7 @@ from jax.tree_util import GetAttrKey
 
 from .._agents.base import AnyAgent
 from .._agents.wrappers.intrinsic import Intrinsic
-from .._agents.wrappers.normalized import Normalized
+from .._agents.wrappers.normalized import Normalized, NormalizedReward
 from .._population.pbt import PBT, Selection, Tournament, Truncation
 from .._population.prior import (
     AbstractPrior,
@@ -151,6 +151,9 @@ class Settings:
 
     normalize_clip: float | None = None
     """With --normalize: bound of the absolute value of each normalized element."""
+
+    normalize_reward: bool = False
+    """Divide rewards by their running root mean square, but not reported returns."""
 
     seed: int = 0
     """Seed of all randomness of the run."""
@@ -473,6 +476,8 @@ class Run(Generic[Schedule]):
                 self.reward_options,
                 networks,
             )
+        if self.settings.normalize_reward:
+            agent = NormalizedReward(agent)
         if self.settings.normalize:
             agent = Normalized(agent, clip=self.settings.normalize_clip)
         if isinstance(self.schedule, SkillSchedule):
@@ -516,8 +521,7 @@ class Run(Generic[Schedule]):
         if self.make_own_env is None:
             library = LIBRARIES.get(settings.env.partition("/")[0])
             if library is not None and "options" in library.options:
-                named = [name for name in library.options if name in options]
-                given |= {name: options.pop(name) for name in named}
+                given |= {x: options.pop(x) for x in library.options if x in options}
                 return _make_outside(settings.env, {**given, "options": options})
             env = make(settings.env, **given)
             return _with_options(env, settings.env, options) if options else env

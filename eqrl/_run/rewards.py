@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -109,7 +110,7 @@ def skill_of(
 class DiscriminatorOptions:
     """Discriminator of the skills."""
 
-    descriptor: Literal["state_descriptor", "observation"] = "state_descriptor"
+    descriptor: Literal["state_descriptor", "observation", "both"] = "state_descriptor"
     """Part of a transition that the discriminator is shown."""
 
     discriminator_lr: float = 3e-4
@@ -117,6 +118,18 @@ class DiscriminatorOptions:
 
     include_prior: bool = True
     """Subtract the logarithm of the skill's probability from the reward."""
+
+
+class _Encoded(eqx.Module):
+    """Whether a reward that may have an encoder has one."""
+
+    encoder: bool = False
+
+
+_Encoded.__init__.__doc__ = """**Arguments:**
+
+- `encoder`: learn an encoder, and see its features in place of states.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +149,9 @@ class NamedReward:
     make_replay: MakeReplay = ReplayBuffer
     """Makes the replay of its agent, unless that learns on-policy."""
 
+    parts: tuple[type[eqx.Module], ...] = ()
+    """What else has options under its name."""
+
     function: Callable[..., object] | None = None
     """Documents it, if that is not its class."""
 
@@ -145,12 +161,12 @@ class NamedReward:
 
 
 REWARDS = {
-    "apt": NamedReward(ParticleEntropy),
+    "apt": NamedReward(ParticleEntropy, parts=(_Encoded,)),
     "cic": NamedReward(CIC, SkillOptions("uniform", 64, resample_every=50)),
     "dads": NamedReward(DADS, SkillOptions()),
     "diayn": NamedReward(Discriminator, SkillOptions(), function=diayn),
     "disagreement": NamedReward(Disagreement),
-    "icm": NamedReward(ICM),
+    "icm": NamedReward(ICM, parts=(_Encoded,)),
     "lsd": NamedReward(
         METRA,
         SkillOptions("sphere"),
@@ -164,6 +180,7 @@ REWARDS = {
         SMERL,
         SkillOptions(num_skills=5),
         LearnerOptions(environment_weight=1.0),
+        parts=(Discriminator,),
         make_replay=functools.partial(ReplayBuffer, episode_returns=True),
     ),
 }
@@ -212,8 +229,13 @@ def make_intrinsic(
     if name == "diayn":
         given["lr"] = given.pop("discriminator_lr")
     elif name == "smerl":
+        # Configurations of old runs have none of these.
+        names = given.keys() & {"lr", "descriptor", "include_prior"}
+        networks |= {x: given.pop(x) for x in names}
         discriminator = functools.partial(Discriminator, **networks)
         positional, networks = [*map(discriminator, positional)], {}
+    elif given.pop("encoder", False):
+        networks["make_encoder"] = networks["make_network"]
     reward = named.reward_type(*positional, **given, **networks)
     return Intrinsic(
         agent,

@@ -47,6 +47,7 @@ from .files import (
     write_json,
     write_picture,
 )
+from .rewards import PREFIX
 from .solutions import step_of
 
 
@@ -269,7 +270,8 @@ def draw_skills_of(
 ) -> None:
     """Draws the skills of a run, with the names that `env` knows for the axes."""
     # If the discriminator sees something else, that is shown instead.
-    descriptor = run.reward_options.get("descriptor", "state_descriptor")
+    name_of_option = f"{PREFIX}descriptor" if run.agent == "smerl" else "descriptor"
+    descriptor = run.reward_options.get(name_of_option, "state_descriptor")
     is_of_env = descriptor == "state_descriptor"
     names = (descriptor_names(env) if is_of_env else None) or ()
     # A name is of an info, which may be a vector. Two elements are drawn.

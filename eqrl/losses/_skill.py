@@ -7,6 +7,7 @@ import jax.lax as lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .._pytree.fields import check_choice
 from .._types.custom_types import FloatLike
 from ..nn import SkillDiscriminator
 from ._critic import check_same_rows, check_same_shape
@@ -104,6 +105,7 @@ def metra_loss(
     check_same_rows(
         observation=observation, next_observation=next_observation, weight=weight
     )
+    check_choice("constraint", constraint, ("sum", "mean"))
     difference = jax.vmap(phi)(next_observation) - jax.vmap(phi)(observation)
     check_same_shape(difference=difference, weight=weight)
     reward = jnp.sum(difference * weight, axis=-1)

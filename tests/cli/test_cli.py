@@ -128,7 +128,7 @@ def test_options_reach_agent_trainer_and_settings() -> None:
     run = _parsed_run(
         *("sac", "--actor-lr", "0.5", "--no-learn-temperature", "--num-envs", "3"),
         *("--hidden-sizes", "7", "9", "--normalize", "--target-entropy", "-2.5"),
-        *("--normalize-clip", "5", "--precision", "bfloat16"),
+        *("--normalize-clip", "5", "--normalize-reward", "--precision", "bfloat16"),
     )
     assert run.agent_options["actor_lr"] == 0.5
     assert run.agent_options["learn_temperature"] is False
@@ -138,6 +138,7 @@ def test_options_reach_agent_trainer_and_settings() -> None:
     assert run.settings.normalize and run.settings.normalize_clip == 5
     agent = run.make_agent()
     assert isinstance(agent, eqrl.Normalized) and agent.clip == 5
+    assert isinstance(agent.agent, eqrl.NormalizedReward)
     inner = eqrl.unwrap(agent, eqrl.SAC)
     assert inner.make_actor == eqrl.nn.Gaussian((7, 9), precision="bfloat16")
     assert inner.make_critic == eqrl.nn.Critic((7, 9), precision="bfloat16")

@@ -96,10 +96,10 @@ def test_skills_are_of_each_kind(kind: str, prior: type, size: int) -> None:
 
 def test_options_reach_the_discriminator() -> None:
     agent = _agent(
-        *("--descriptor", "observation", "--discriminator-lr", "0.5"),
+        *("--descriptor", "both", "--discriminator-lr", "0.5"),
         *("--environment-weight", "0.25", "--no-include-prior"),
     )
-    assert agent.reward.descriptor == "observation"
+    assert agent.reward.descriptor == "both"
     assert agent.reward.lr == 0.5
     assert agent.environment_weight == 0.25
     assert not agent.reward.include_prior
@@ -109,6 +109,13 @@ def test_options_reach_the_discriminator() -> None:
     ("args", "expected", "weight"),
     [
         (["apt"], eqrl.ParticleEntropy(1e-3), None),
+        (
+            ["apt", "--intrinsic-encoder", "--intrinsic-num-features", "3"],
+            eqrl.ParticleEntropy(
+                1e-3, num_features=3, make_encoder=eqrl.nn.Features((64, 64))
+            ),
+            None,
+        ),
         (["cic"], eqrl.CIC(eqrl.UniformSkills(64, low=0, high=1), 1e-3), None),
         (["dads", "--num-skills", "5"], eqrl.DADS(eqrl.OneHotSkills(5), 1e-3), None),
         (["disagreement"], eqrl.Disagreement(1e-3), None),
@@ -121,8 +128,8 @@ def test_options_reach_the_discriminator() -> None:
         ),
         (["rnd", "--intrinsic-clip", "3"], eqrl.RND(1e-3, 3.0), None),
         (
-            ["smerl", "--intrinsic-target", "7"],
-            eqrl.SMERL(eqrl.Discriminator(5), 7.0),
+            ["smerl", "--intrinsic-target", "7", "--intrinsic-descriptor", "both"],
+            eqrl.SMERL(eqrl.Discriminator(5, 1e-3, "both"), 7.0),
             1.0,
         ),
     ],
@@ -135,7 +142,7 @@ def test_every_reward_has_a_name(
     networks = (("make_network", eqrl.nn.Features((64, 64))),)
     if isinstance(expected, eqrl.SMERL):
         made = eqrl.nn.CategoricalDiscriminator((64, 64))
-        inner = eqrl.Discriminator(5, make_network=made)
+        inner = dataclasses.replace(expected.inner, make_network=made)
         expected, networks = dataclasses.replace(expected, inner=inner), ()
     expected = dataclasses.replace(expected, **dict(networks))
     assert bool(eqx.tree_equal(agent.reward, expected))

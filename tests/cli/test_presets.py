@@ -97,6 +97,13 @@ def test_the_command_line_begins_with_the_preset_and_says_so(
         longer = _parsed_run("ppo", "--env", preset.env, *option)
         num_steps = longer.schedule.num_steps
         assert longer.agent_options["anneal_steps"] == num_steps == 499_712
+    # All that it may hold reaches the agent, and is named.
+    other = dataclasses.replace(preset, precision="bfloat16", normalize_reward=True)
+    assert "precision=bfloat16, normalize_reward=True; it reached" in str(other)
+    agent: Any = other.make_agent()
+    assert type(agent) is eqrl.NormalizedReward
+    make_critic: Any = eqrl.unwrap(agent, eqrl.PPO).make_critic
+    assert make_critic.precision == "bfloat16"
     # Whatever is given counts.
     run = _parsed_run("ppo", "--env=gymnax/CartPole-v1", "--lr", "0.5")
     assert run.agent_options["lr"] == 0.5

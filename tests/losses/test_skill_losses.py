@@ -1,5 +1,7 @@
 """Losses of skills, restated in NumPy from their formulas."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -135,7 +137,14 @@ def test_smerl_mask_takes_episodes_near_the_best() -> None:
     np.testing.assert_array_equal(mask, [False, True, True, False])
 
 
-def test_metra_loss_names_a_weight_of_another_size() -> None:
+def test_metra_loss_names_a_weight_of_another_size_and_another_constraint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = jnp.zeros((4, 2))
     with pytest.raises(ValueError, match=r"`weight` has the shape \(4, 3\)"):
         eqrl.losses.metra_loss(lambda x: x, rows, rows, jnp.zeros((4, 3)), 1.0, 1e-3)
+    # `METRA` has a third one, which is in its networks.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    given: Any = {"constraint": "spectral"}
+    with pytest.raises(ValueError, match="`constraint='spectral'`"):
+        eqrl.losses.metra_loss(lambda x: x, rows, rows, rows, 1.0, 1e-3, **given)

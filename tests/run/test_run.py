@@ -372,7 +372,7 @@ def test_pictures_of_skills_have_the_names_that_fit(
     drawn: list[Any] = []
     keep = lambda *_, names, **__: drawn.append(names)
     monkeypatch.setattr(write, "write_picture", keep)
-    run: Any = SimpleNamespace(reward_options={}, title="")
+    run: Any = SimpleNamespace(agent="diayn", reward_options={}, title="")
     for known, size, expected in (
         (("x", "y"), 2, ("x", "y")),
         (("x", "y", "z"), 3, ("x", "y")),
@@ -384,6 +384,13 @@ def test_pictures_of_skills_have_the_names_that_fit(
         played: Any = SimpleNamespace(descriptors=np.zeros((2, 1, 3, size)))
         write.draw_skills_of("x", "skills.png", run, eqrl.envs.Point(), played)
         assert drawn.pop() == expected
+    # The discriminator is shown something else, whose names are not known.
+    monkeypatch.setattr(write, "descriptor_names", lambda env: ("x", "y"))
+    played = SimpleNamespace(descriptors=np.zeros((2, 1, 3, 2)))
+    for agent, option in (("diayn", "descriptor"), ("smerl", "intrinsic_descriptor")):
+        run.agent, run.reward_options = agent, {option: "observation"}
+        write.draw_skills_of("x", "skills.png", run, eqrl.envs.Point(), played)
+        assert drawn.pop() is None
 
 
 def _claimed(folder: Path, *, overwrite: bool = False) -> list[str]:

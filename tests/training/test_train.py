@@ -102,7 +102,9 @@ TESTED_ELSEWHERE = {
         for name in ALL_AGENTS
     ],
 )
-def test_every_agent_trains(name: str, getkey: GetKey) -> None:
+def test_every_agent_trains_and_is_saved(
+    name: str, getkey: GetKey, tmp_path: Path
+) -> None:
     agent = ALL_AGENTS[name]
     env, trainer = env_of(agent), trainer_of(agent, TRAINER)
     solution = eqrl.train(agent, env, trainer, num_steps=60, key=getkey())
@@ -123,6 +125,8 @@ def test_every_agent_trains(name: str, getkey: GetKey) -> None:
     assert all_finite(reached.state)
     again = eqrl.train(agent, env, trainer, num_steps=20, key=getkey(), initial=reached)
     assert all_finite(again.state)
+    eqrl.save_solution(tmp_path, again)
+    assert same(eqrl.load_solution(tmp_path, agent, env, trainer), again)
 
 
 def test_two_halves_equal_the_whole_bit_for_bit(
