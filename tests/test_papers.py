@@ -147,6 +147,7 @@ def test_agents_and_trainers_of_every_paper_fit_each_other() -> None:
     for name in PAPERS:
         for experiment in load(name).experiments:
             assert experiment.published.keys() <= experiment.contenders.keys()
+            assert {*experiment.named_only} <= experiment.contenders.keys()
             for contender in experiment.contenders.values():
                 if isinstance(contender, Training):
                     agent, trainer = contender.make_agent(), contender.make_trainer()
@@ -156,6 +157,17 @@ def test_agents_and_trainers_of_every_paper_fit_each_other() -> None:
                     reward, prior, _ = contender.make()
                     known = isinstance(reward, eqrl.AbstractSkillReward)
                     assert (reward.skills if known else None) is prior
+
+
+def test_what_runs_only_if_it_is_named() -> None:
+    named = taac.PAPER.experiments
+    for experiment, unnamed, of_task in (
+        (named[0], {"TAAC", "SAC", "SAC-sampled"}, {"TAAC", "SAC", "SAC-sampled"}),
+        (named[2], set[str](), {"TAAC", "SAC", "SAC-sampled", "TAAC-1td"}),
+    ):
+        for is_named, expected in ((False, unnamed), (True, of_task)):
+            runs = lambda x, y=experiment, z=is_named: y.runs_by_default(x, is_named=z)
+            assert {x for x in experiment.contenders if runs(x)} == expected
 
 
 def test_names_that_begin_alike_and_missing_seeds_are_told_apart(

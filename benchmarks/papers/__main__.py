@@ -58,7 +58,13 @@ def main() -> None:
             for seed in range(options.seeds or experiment.seeds):
                 for contender in experiment.contenders:
                     job = Job(name, index, contender, seed, options.folder)
-                    is_asked = contender in (options.contenders or [contender])
+                    is_asked = (
+                        contender in options.contenders
+                        if options.contenders
+                        else experiment.runs_by_default(
+                            contender, is_named=options.env is not None
+                        )
+                    )
                     if is_asked and not job.path_of(experiment).exists():
                         jobs.append(job)
     if any(options.folder.glob("*/*/*/checkpoints")) and not options.resume:

@@ -94,6 +94,7 @@ class Experiment:
     - `env`: as in `eqrl.envs.make`, with `options` as its other arguments.
     - `contenders`: by a name, which is also that of its files.
     - `published`: by the name of a contender.
+    - `named_only`: contenders that do not run unless they are named.
     - `seeds`: how many runs of each by default.
     - `report`: the lines of its section, in place of the table of returns.
     - `curves`: columns that are drawn over the steps, where all contenders have them.
@@ -105,11 +106,18 @@ class Experiment:
     published: Mapping[str, tuple[Published, ...]] = dataclasses.field(
         default_factory=dict
     )
+    named_only: tuple[str, ...] = ()
     seeds: int = 3
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     report: Callable[[Found], list[str]] | None = None
     curves: tuple[str, ...] = ("evaluation_return",)
     make: Callable[..., Any] = eqrl.envs.make
+
+    def runs_by_default(self, contender: str, *, is_named: bool) -> bool:
+        """Whether a contender runs without being named, if the task is or is not."""
+        if is_named and {*self.named_only} == {*self.contenders}:
+            return True
+        return contender not in self.named_only
 
     def make_env(self, **changes: Any) -> Any:
         """The environment, for training or for evaluation."""

@@ -22,6 +22,14 @@ def _ant() -> Any:
 # Spinning Up's curve of HalfCheetah-v3, by step.
 _CURVE = {100_000: 6081, 300_000: 9163, 500_000: 10351, 1_000_000: 11496}
 
+
+def _rounded() -> Any:
+    return eqrl.SAC(
+        make_actor=eqrl.nn.Gaussian(precision="bfloat16"),
+        make_critic=eqrl.nn.Critic(precision="bfloat16"),
+    )
+
+
 _EVERY_5K = functools.partial(Training, make_trainer=_trainer, evaluate_every=5_000)
 
 PAPER = Paper(
@@ -33,7 +41,8 @@ numbers beside ours are from implementations that publish their results with set
 `HalfCheetah-v4`, 1,000,000 steps: the settings of Stable-Baselines3's zoo. One
 environment and one update a step after 10,000 random steps, batches of 256 from a
 replay of 1,000,000, two hidden layers of 256 with ReLU, rates of 3e-4, a temperature
-that is learned, discount 0.99, targets that move by 0.005.
+that is learned, discount 0.99, targets that move by 0.005. `SAC-bfloat16`, which runs
+only if it is named, is the same with the products of its networks in bfloat16.
 
 `Ant-v4`, 300,000 steps: those of Tianshou's example. Rates of 1e-3 and a fixed
 temperature of 0.2, otherwise the same.
@@ -48,7 +57,11 @@ temperature after every second step.
     experiments=(
         Experiment(
             env="envpool/HalfCheetah-v4",
-            contenders={"SAC": _EVERY_5K(make_agent=eqrl.SAC, num_steps=1_000_000)},
+            contenders={
+                "SAC": _EVERY_5K(make_agent=eqrl.SAC, num_steps=1_000_000),
+                "SAC-bfloat16": _EVERY_5K(make_agent=_rounded, num_steps=1_000_000),
+            },
+            named_only=("SAC-bfloat16",),
             published={
                 "SAC": (
                     Published("SB3's zoo, greedy, one run", 9535),
