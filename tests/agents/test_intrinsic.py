@@ -167,6 +167,11 @@ def test_a_vector_of_rewards_cannot_be_added(getkey: GetKey) -> None:
     agent = eqrl.Intrinsic(sac(), Countdown(), environment_weight=1.0)
     with pytest.raises(ValueError, match=r"`environment_weight`.*vector"):
         agent.init(spec, key=getkey())
+    # The reward is told of the environment's own, which the agent never sees.
+    skilled = eqrl.SkillConditioned(Compass(), 2)
+    smerl: Any = eqrl.Intrinsic(skilled, eqrl.SMERL(eqrl.Discriminator(2)))
+    with pytest.raises(ValueError, match="rewards are vectors"):
+        smerl.init(spec, key=getkey())
 
 
 def test_the_weight_is_a_finite_number() -> None:

@@ -4,6 +4,7 @@ All in double precision, with gradient descent. Critics are dictionaries of the 
 of a stack of `LinearCritic`.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -336,6 +337,20 @@ class TestUpdate:
             _update(agent, state, b, jr.clone(key)) for b in (batch, other)
         )
         assert bool(eqx.tree_equal(first, second))
+
+    @_each_kind
+    def test_what_critics_see_belongs_to_the_same_states(
+        self, kind: type[SAC | TD3], getkey: GetKey
+    ) -> None:
+        agent, batch, key = _linear(kind), _random_batch(getkey), getkey()
+        state = _init(agent, key=getkey())
+        seen = dataclasses.replace(
+            batch,
+            critic_observation=batch.observation,
+            next_critic_observation=batch.next_observation,
+        )
+        first, second = (_update(agent, state, b, jr.clone(key)) for b in (batch, seen))
+        assert bool(eqx.tree_equal(first, second, rtol=1e-5, atol=1e-6))
 
     @_each_kind
     def test_each_part_has_the_optimizer_given_for_it(

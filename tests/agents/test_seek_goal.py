@@ -76,13 +76,17 @@ def test_the_way_is_that_of_the_representation() -> None:
 def test_critics_see_the_skill_that_is_taken() -> None:
     agent, state = seek(*make(eqrl.SphereSkills(), np.eye(2)))
     rows = transitions_of(jnp.zeros((1, 4)), action=jnp.zeros((1, 2)))
-    sees = dict.fromkeys(
-        ("critic_observation", "next_critic_observation"), GOAL[None, :3]
+    rows = dataclasses.replace(
+        rows,
+        next_observation=jnp.array([[-1.0, 0, 0, 0]]),
+        critic_observation=GOAL[None, :3],
+        next_critic_observation=2 * GOAL[None, :3],
     )
-    seen = agent.inner_transitions(state, dataclasses.replace(rows, **sees))
+    seen = agent.inner_transitions(state, rows)
     expected = [[-1, 0.75, 0, -0.8, 0.6]]
     np.testing.assert_allclose(seen.critic_observation, expected, rtol=1e-6)
-    np.testing.assert_allclose(seen.next_critic_observation, expected, rtol=1e-6)
+    expected = [[-2, 1.5, 0, 0, 1]]
+    np.testing.assert_allclose(seen.next_critic_observation, expected, atol=1e-6)
 
 
 def test_one_of_the_one_hot_skills_leads_there() -> None:

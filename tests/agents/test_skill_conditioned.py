@@ -100,6 +100,24 @@ def test_the_agents_own_memory_and_extras_go_through(getkey: GetKey) -> None:
     assert after.agent.age == 1
 
 
+def test_skill_and_memory_are_drawn_with_keys_of_their_own(
+    getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[tuple[int, ...]] = []
+
+    def draw(*args: Any, key: Any, **options: Any) -> Any:
+        del args, options
+        keys.append(tuple(jr.key_data(key).tolist()))
+        return jnp.ones(2)
+
+    monkeypatch.setattr(eqrl.SphereSkills, "sample", draw)
+    monkeypatch.setattr(Scribe, "begin", draw)
+    agent = eqrl.SkillConditioned(Scribe(), eqrl.SphereSkills())
+    state = agent.init(SPEC, key=getkey())
+    agent.begin(state, SPEC, index=jnp.asarray(0), key=getkey())
+    assert len(set(keys)) == 2
+
+
 def test_the_agent_learns_from_extras_of_its_own(
     getkey: GetKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
@@ -437,6 +438,40 @@ def test_evaluate_prints_a_line_for_each_seed(
     low, high = np.sort(returns.mean(axis=1))
     over = f"over 2 seeds: {returns.mean():.2f}, 95 % bootstrap interval {low:.2f} to "
     assert lines[4:] == [f"{over}{high:.2f}"]
+
+
+def test_evaluate_plays_in_the_mode_asked_for(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes: list[str] = []
+
+    def evaluate(*args: Any, mode: str, **options: Any) -> eqrl.Evaluation:
+        modes.append(mode)
+        return eqrl.Evaluation(jnp.zeros(2), jnp.ones(2, int), None)
+
+    monkeypatch.setattr(finished, "evaluate", evaluate)
+    assert main(["evaluate", str(trained), "--mode", "sample"]) == 0
+    assert modes == ["sample"] * 2
+
+
+def test_options_reach_the_training_and_its_evaluations(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def stop(*args: object, **options: Any) -> None:
+        given.update(options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_jobs, "train_seeds", stop)
+    words = ["--members", "together", "--folder", str(tmp_path / "x")]
+    assert main([*_TRAIN, *words]) == 130
+    assert (given["members"], given["log_every"]) == ("together", 20)
+    evaluations = given["evaluations"]
+    assert (evaluations._every, evaluations._num_episodes) == (40, 3)
+    words = ["--checkpoint-every", "20", "--tensorboard"]
+    command: Any = parse(["train", "--resume", str(trained), *words])
+    assert command.place.checkpoint_every == 20 and command.tensorboard
 
 
 def test_evaluate_writes_all_returns(

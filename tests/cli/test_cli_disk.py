@@ -165,7 +165,13 @@ def test_skills_are_written_with_all_that_is_said_of_them(trained: Path) -> None
     ends = np.array(written["ends"])
     apart = np.linalg.norm(ends[:, None] - ends[None], axis=-1)
     mean = apart.sum() / 6
-    np.testing.assert_allclose(written["distances"]["pairwise_hausdorff"], mean, 1e-4)
+    far = apart + np.diag([np.inf] * 3)
+    for name, expected in (
+        ("pairwise_hausdorff", mean),
+        ("union_hausdorff", apart.max(axis=1).mean()),
+        ("nearest_distance", far.min(axis=1).mean()),
+    ):
+        np.testing.assert_allclose(written["distances"][name], expected, 1e-4)
     evaluation = json.loads((trained / "evaluation.json").read_text())
     assert np.shape(evaluation["returns"]) == (3, 1024)
 

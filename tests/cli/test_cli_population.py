@@ -84,7 +84,7 @@ def test_priors_and_options_are_taken() -> None:
     assert run.schedule.selection == "tournament"
     agent = run.make_agent()
     pbt = run.schedule.make_pbt(agent, run.priors)
-    assert pbt.scheme == eqrl.Tournament()
+    assert pbt.scheme == eqrl.Tournament() and not pbt.copy_replay
     limited = dataclasses.replace(run.schedule, num_replaced=3)
     assert limited.make_pbt(agent, run.priors).scheme == eqrl.Tournament(3)
     assert (run.schedule.members, run.schedule.devices) == ("together", 2)

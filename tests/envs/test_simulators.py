@@ -339,10 +339,10 @@ def test_a_process_leaves_interrupts_to_the_other_and_closes(tmp_path: Path) -> 
     # The one that was made to be looked at.
     file.unlink()
     state, _ = begin(env, 1)
-    for process in multiprocessing.active_children():
-        # What ends the group of this process, such as a cluster's signal, spares it.
-        assert process.pid is not None and os.getpgid(process.pid) == process.pid
-        os.kill(process.pid, signal.SIGINT)
+    (process,) = multiprocessing.active_children()
+    # What ends the group of this process, such as a cluster's signal, spares it.
+    assert process.pid is not None and os.getpgid(process.pid) == process.pid
+    os.kill(process.pid, signal.SIGINT)
     _, outcome = step(env, state, jnp.zeros((1, 1)))
     np.testing.assert_allclose(outcome.observation, 0.1, rtol=1e-6)
     assert not file.exists()

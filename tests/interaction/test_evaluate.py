@@ -1,3 +1,4 @@
+import importlib
 from typing import Any
 
 import equinox as eqx
@@ -123,6 +124,35 @@ class TestEvaluate:
         np.testing.assert_array_equal(without.lengths, given.lengths)
         np.testing.assert_allclose(without.returns, given.returns, rtol=1e-5)
         assert np.all(without.returns != greedy.returns)
+
+    @pytest.mark.parametrize("record", [False, True])
+    def test_episodes_begin_and_go_on_with_keys_of_their_own(
+        self, record: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        module = importlib.import_module(evaluate.__module__)
+        keys: list[Any] = []
+
+        def recording(name: str) -> None:
+            function = getattr(module, name)
+
+            def call(*args: Any, key: Any, **options: Any) -> Any:
+                keys.append(key)
+                return function(*args, key=key, **options)
+
+            monkeypatch.setattr(module, name, call)
+
+        recording("start")
+        recording("record_steps" if record else "play_until_over")
+        agent, env = Scribe(), Clock()
+        play = rollout if record else evaluate
+        eqx.filter_eval_shape(
+            lambda key: play(
+                agent, agent.init(env.spec, key=key), env, num_episodes=7, key=key
+            ),
+            jr.key(0),
+        )
+        first, second = keys
+        assert first is not second
 
     def test_without_a_descriptor_there_are_no_descriptors(
         self, getkey: GetKey

@@ -106,6 +106,8 @@ def test_steps_behind_the_end_of_an_episode_do_not_count() -> None:
     evaluation = evaluate(agent, env=env, skills=None, num_episodes=5)
     lengths = np.asarray(evaluation.lengths)
     assert len(np.unique(lengths)) > 1
+    # Each skill has episodes of its own.
+    assert not np.array_equal(lengths[0], lengths[1])
     np.testing.assert_allclose(evaluation.returns, lengths * (lengths + 1) / 2)
     mask = np.asarray(evaluation.mask)
     np.testing.assert_array_equal(mask.sum(axis=2), lengths)
@@ -120,6 +122,18 @@ def test_steps_behind_the_end_of_an_episode_do_not_count() -> None:
     )
     # Of two skills the likelier one is worth more than nothing.
     np.testing.assert_allclose(evaluation.accuracy, (worth > 0)[mask].mean(), rtol=1e-6)
+
+
+def test_a_reward_is_told_the_return_of_each_episode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = lambda self, state, batch, **_: batch.episode_return
+    monkeypatch.setattr(eqrl.Discriminator, "reward", told)
+    agent = diayn(Pusher(), 2, (4,))
+    found = evaluate(agent, env=Clock(longest=4), skills=None, num_episodes=6)
+    expected = np.asarray(found.returns) * np.asarray(found.lengths)
+    assert len(np.unique(expected)) > 1
+    np.testing.assert_allclose(found.diversity_returns, expected)
 
 
 def test_an_episode_is_no_longer_than_asked_for() -> None:
@@ -192,6 +206,8 @@ def test_a_normalization_around_the_discriminator_is_applied(getkey: GetKey) -> 
     # Where it is, less the mean, by the deviation; one step to the right at a time.
     expected = (np.array([[0.1, 0], [0.2, 0], [0.3, 0]]) - [1, 2]) / [0.5, 1]
     np.testing.assert_allclose(evaluation.descriptors[0, 0], expected, rtol=1e-4)
+    first = np.asarray(evaluation.first_descriptors)
+    np.testing.assert_allclose(first, [[[-2, -2]]], rtol=1e-4)
 
 
 def test_the_diversity_return_can_be_mapped_over_a_population() -> None:

@@ -34,6 +34,9 @@ def test_only_episodes_that_do_well_enough_are_paid() -> None:
     paid = np.array([0, 1, 1, 0, 0, 1], np.float32)
     np.testing.assert_allclose(found, 3 * paid * inner, rtol=1e-6)
     after, metrics = reward.update(state, batch, key=jr.key(3))
+    dads = eqrl.SMERL(eqrl.DADS(2, make_network=eqrl.nn.Features(())))
+    observed = dads.observe(dads.init(SPEC, key=jr.key(1)), batch)
+    assert float(observed.reward.changes.count) == 6
     # It learns from all of them.
     learned, of_inner = INNER.update(state.reward, batch, key=jr.key(3))
     assert metrics.keys() == of_inner.keys() | {"accepted", "target"}
@@ -88,7 +91,7 @@ def test_an_agent_is_paid_by_the_returns_of_its_episodes() -> None:
         warmup_steps=12,
         make_replay=functools.partial(eqrl.ReplayBuffer, episode_returns=True),
     )
-    env = eqrl.envs.Point(max_steps=5)
+    env = eqrl.envs.Point(max_steps=5, goal=(1.0, 1.0))
     solution = eqrl.train(agent, env, trainer, num_steps=14, key=jr.key(0), log_every=1)
     # An update sees 11, 12 or 13 rows, of which 10 are of episodes that ended.
     accepted = np.asarray(solution.metrics["accepted"])[-2:]
@@ -96,6 +99,7 @@ def test_an_agent_is_paid_by_the_returns_of_its_episodes() -> None:
     stored = eqrl.stored_transitions(solution)
     assert stored.episode_return is not None
     rewards = np.asarray(stored.reward)[0]
+    assert np.all(rewards < 0)
     np.testing.assert_allclose(
         np.asarray(stored.episode_return)[0],
         [*[rewards[:5].sum()] * 5, *[rewards[5:10].sum()] * 5, *[np.nan] * 4],

@@ -393,6 +393,19 @@ def test_pictures_of_skills_have_the_names_that_fit(
         assert drawn.pop() is None
 
 
+def test_returns_of_skills_are_means_over_their_episodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    returns = np.array([[1.0, 3.0], [5.0, 7.0]])
+    evaluation: Any = SimpleNamespace(
+        accuracy=0.5, diversity_returns=-returns, returns=returns, skills=np.eye(2)
+    )
+    summary = write.skill_summary(evaluation)
+    assert summary["environment_returns"] == [2, 6]
+    assert summary["diversity_returns"] == [-2, -6]
+
+
 def _claimed(folder: Path, *, overwrite: bool = False) -> list[str]:
     """What is in a folder while it is claimed."""
     with claim_folder(folder, overwrite=overwrite):

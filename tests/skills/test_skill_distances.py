@@ -299,6 +299,8 @@ def test_visited_cells_are_counted_from_the_first_state_to_the_last() -> None:
     cells, visits = eqrl.visited_cells(descriptors, mask, first=first)
     np.testing.assert_array_equal(cells, [[-1, 0], [0, -1], [0, 0]])
     np.testing.assert_array_equal(visits, [1, 1, 1])
+    _, visits = eqrl.visited_cells(descriptors, mask, first=jnp.zeros((1, 2, 2)))
+    assert visits.sum() == 4
     cells, visits = eqrl.visited_cells(descriptors, mask, size=2.0)
     np.testing.assert_array_equal(cells, [[-1, 0], [0, 0]])
     cells, visits = eqrl.visited_cells(descriptors, mask, first=first, size=8.0)

@@ -126,6 +126,48 @@ def test_a_prioritized_replay_learns_from_each_update() -> None:
     assert np.isfinite(solution.metrics["critic_loss"][-1])
 
 
+class Counting(eqrl.AbstractPrioritizedReplay[Any]):
+    """Its batches say how many updates the last priorities are from."""
+
+    capacity: int
+    batch_size: int
+    sequence_length: int
+
+    def init(self, item: Any, num_envs: int) -> Any:
+        ring = eqrl.ReplayBuffer(self.capacity, self.batch_size)
+        return ring.init(item, num_envs), jnp.zeros((), int)
+
+    def add(self, state: Any, items: Any, counts: Any, *, keep: Any = None) -> Any:
+        ring = eqrl.ReplayBuffer(self.capacity, self.batch_size)
+        return ring.add(state[0], items, counts, keep=keep), state[1]
+
+    def sample(self, state: Any, counts: Any, *, key: PRNGKeyArray) -> Any:
+        ring = eqrl.ReplayBuffer(self.capacity, self.batch_size)
+        batch = ring.sample(state[0], counts, key=key)
+        return dataclasses.replace(
+            batch, timestep=jnp.broadcast_to(state[1], batch.timestep.shape)
+        )
+
+    def prioritize(
+        self, state: Any, batch: Any, agent_state: Any, counts: Any, *, keep: Any = None
+    ) -> Any:
+        del batch, counts, keep
+        return state[0], agent_state.num_updates
+
+
+def test_priorities_are_those_of_the_last_update_also_within_an_iteration() -> None:
+    trainer = eqrl.Trainer(
+        num_envs=2,
+        batch_size=4,
+        capacity=60,
+        warmup_steps=4,
+        updates_per_iteration=3,
+        make_replay=Counting,
+    )
+    solution = eqrl.train(Scribe(), Clock(), trainer, num_steps=8, key=jr.key(0))
+    assert solution.state.timesteps[:6].tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def rows(data: Any) -> Any:
     """All transitions of a ring, with one leading axis."""
     return jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), data)

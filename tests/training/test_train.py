@@ -898,6 +898,15 @@ def test_seeds_are_evaluated_apart_and_end_together() -> None:
         )
     single = evaluations(score=score, target=float(first_score))
     assert seeds(60, evaluations=single).metrics["step"][-1] == 60
+    told = eqx.filter_vmap(lambda x, n: eqrl.Evaluation(x, n, None))(
+        jnp.array([[1.0, 3.0], [5.0, 7.0], [0.0, 2.0]]),
+        jnp.array([[1, 2], [3, 4], [5, 6]]),
+    )
+    stub: Any = lambda *_: (told, told.returns.mean(axis=1))
+    single._evaluate = stub
+    row = single.measure(20, {}, whole.state, jnp.zeros(3, bool))
+    assert row["evaluation_return"].tolist() == [2, 6, 1]
+    assert row["evaluation_length"].tolist() == [1.5, 3.5, 5.5]
     # Nor do the others wait for one that diverged, which has no score.
     others = evaluations(score=score, target=-1_000_000_000)
     failed = jnp.array([True, False, False])
