@@ -279,7 +279,7 @@ class ActionValues(NetworkFactory):
         least = 2 if self.residual else 1
         if len(self.hidden_sizes) < least:
             raise ValueError(
-                f"`hidden_sizes={self.hidden_sizes}` must have {least} widths at least "
+                f"`hidden_sizes={self.hidden_sizes}` must have length {least} or more "
                 f"if `dueling=True` and `residual={self.residual}`: the heads share "
                 "the hidden layers, and the last one leads to them."
             )
