@@ -3,7 +3,7 @@
 `eqrl train` trains each once, without naming an agent, from a seed that no preset has
 seen; the policy and an episode of it (of brax the learning curve) are written into
 `docs/results/policies`, and with them a table that shows where its return lies among
-those of the preset's twenty seeds. The runs are folders in `--folder`; a finished one
+those of the preset's seeds. The runs are folders in `--folder`; a finished one
 is kept. Run it as `nox -s policies`, or `nox -s policies -- --only gymnax/CartPole-v1`
 for some, whose files replace those of before.
 """

@@ -160,14 +160,18 @@ def test_agents_and_trainers_of_every_paper_fit_each_other() -> None:
 
 
 def test_what_runs_only_if_it_is_named() -> None:
-    named = taac.PAPER.experiments
-    for experiment, unnamed, of_task in (
-        (named[0], {"TAAC", "SAC", "SAC-sampled"}, {"TAAC", "SAC", "SAC-sampled"}),
-        (named[2], set[str](), {"TAAC", "SAC", "SAC-sampled", "TAAC-1td"}),
+    usual = {"TAAC", "SAC", "SAC-sampled"}
+    pendulum = "envpool/InvertedDoublePendulum-v4"
+    for envs, names, expected in (
+        (None, None, [usual, usual, set[str]()]),
+        (None, ["TAAC-1td"], [{"TAAC-1td"}, {"TAAC-1td"}, set[str]()]),
+        ([pendulum], None, [set[str](), set[str](), usual | {"TAAC-1td"}]),
+        ([pendulum], ["SAC"], [set[str](), set[str](), {"SAC"}]),
     ):
-        for is_named, expected in ((False, unnamed), (True, of_task)):
-            runs = lambda x, y=experiment, z=is_named: y.runs_by_default(x, is_named=z)
-            assert {x for x in experiment.contenders if runs(x)} == expected
+        assert [
+            {name for name in x.contenders if x.is_asked(name, envs, names)}
+            for x in taac.PAPER.experiments
+        ] == expected
 
 
 def test_names_that_begin_alike_and_missing_seeds_are_told_apart(

@@ -37,8 +37,10 @@ def run_alone(job: Job, cores: "queue.Queue[int]") -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="nox -s papers --", description=__doc__)
     parser.add_argument("names", nargs="+", choices=PAPERS, metavar="NAME")
-    parser.add_argument("--env", nargs="+", help="tasks; all by default")
-    parser.add_argument("--contenders", nargs="+", help="agents; all by default")
+    parser.add_argument(
+        "--env", nargs="+", help="tasks; by default the paper's main ones"
+    )
+    parser.add_argument("--contenders", nargs="+", help="agents; likewise")
     parser.add_argument("--seeds", type=int, help="how many, from 0; as the paper")
     parser.add_argument("--resume", action="store_true", help="what was stopped")
     parser.add_argument("--folder", type=Path, default=Path.home() / "eqrl-papers")
@@ -53,17 +55,11 @@ def main() -> None:
             parser.error(f"unknown {sorted(unknown)}; there are {sorted(known)}")
     for name in options.names:
         for index, experiment in enumerate(load(name).experiments):
-            if options.env is not None and experiment.env not in options.env:
-                continue
             for seed in range(options.seeds or experiment.seeds):
                 for contender in experiment.contenders:
                     job = Job(name, index, contender, seed, options.folder)
-                    is_asked = (
-                        contender in options.contenders
-                        if options.contenders
-                        else experiment.runs_by_default(
-                            contender, is_named=options.env is not None
-                        )
+                    is_asked = experiment.is_asked(
+                        contender, options.env, options.contenders
                     )
                     if is_asked and not job.path_of(experiment).exists():
                         jobs.append(job)

@@ -172,7 +172,7 @@ def _experiment(
     return Experiment(
         env=env,
         contenders=contenders,
-        named_only=() if by_default else tuple(contenders),
+        by_default=by_default,
         seeds=seeds,
         options={
             "max_steps": max_steps,
@@ -203,8 +203,8 @@ alone.
 
 Both terms of DISk's reward are divided by their means over the skill before, as the
 paper describes, and so they have equal weights here. The weights in its code
-(consistency 1, Ant 60, Swimmer 1,000; diversity 1, Hopper 10) are for terms that are
-not divided, as those of the first skill are there.
+(consistency 1, Ant 60, Swimmer 1,000; diversity 1, Hopper 10) belong to undivided
+terms, as it has them for the first skill.
 
 Their Hopper has 50 skills, and the first 2 of their Ant's 10 have half the steps of the
 others. Random steps are 1,000 here and 5,000 there; the replay holds 250,000 steps, in

@@ -94,7 +94,8 @@ class Experiment:
     - `env`: as in `eqrl.envs.make`, with `options` as its other arguments.
     - `contenders`: by a name, which is also that of its files.
     - `published`: by the name of a contender.
-    - `named_only`: contenders that do not run unless they are named.
+    - `by_default`: whether the task runs without being named.
+    - `named_only`: contenders that do not run unless they, or such a task, are named.
     - `seeds`: how many runs of each by default.
     - `report`: the lines of its section, in place of the table of returns.
     - `curves`: columns that are drawn over the steps, where all contenders have them.
@@ -106,6 +107,7 @@ class Experiment:
     published: Mapping[str, tuple[Published, ...]] = dataclasses.field(
         default_factory=dict
     )
+    by_default: bool = True
     named_only: tuple[str, ...] = ()
     seeds: int = 3
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -113,11 +115,15 @@ class Experiment:
     curves: tuple[str, ...] = ("evaluation_return",)
     make: Callable[..., Any] = eqrl.envs.make
 
-    def runs_by_default(self, contender: str, *, is_named: bool) -> bool:
-        """Whether a contender runs without being named, if the task is or is not."""
-        if is_named and {*self.named_only} == {*self.contenders}:
-            return True
-        return contender not in self.named_only
+    def is_asked(
+        self, contender: str, envs: Sequence[str] | None, names: Sequence[str] | None
+    ) -> bool:
+        """Whether a contender runs, given the tasks and contenders that are named."""
+        if not (self.by_default if envs is None else self.env in envs):
+            return False
+        if names is None:
+            return not self.by_default or contender not in self.named_only
+        return contender in names
 
     def make_env(self, **changes: Any) -> Any:
         """The environment, for training or for evaluation."""

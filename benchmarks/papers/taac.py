@@ -98,7 +98,8 @@ def _experiment(env: str, num_actions: int, *, by_default: bool = True) -> Exper
         seeds=5,
         report=report,
         contenders=contenders,
-        named_only=("TAAC-1td",) if by_default else tuple(contenders),
+        by_default=by_default,
+        named_only=("TAAC-1td",),
     )
 
 
@@ -127,7 +128,8 @@ LunarLanderContinuous (read off a figure).
 The mean and the deviation of rewards are those of all rewards so far; theirs are moving
 averages over replayed batches. LunarLanderContinuous is version 2, as theirs;
 InvertedDoublePendulum, which runs only if it is named, is version 4, theirs is 2.
-`TAAC-1td`, which does so, too, has windows of 2 states and targets of one step.
+`TAAC-1td`, which runs there or if it is named, has windows of 2 states and targets of
+one step.
 """,
     experiments=(
         _experiment("envpool/MountainCarContinuous-v0", 1),

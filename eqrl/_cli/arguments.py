@@ -390,11 +390,11 @@ def _agent_type(
         without = ("skills", *reward.fixed)
         made = DiscriminatorOptions
         if name != "diayn":
-            parts = (reward.reward_type, *reward.parts)
+            # The options of the last base come first.
+            parts = (*reward.parts, reward.reward_type)
             make = lambda part: options_of(part, without=without, prefix=PREFIX)
             bases = (*map(make, parts),)
-            made_name = bases[0].__name__
-            made = dataclasses.make_dataclass(made_name, [], bases=bases, frozen=True)
+            made = dataclasses.make_dataclass("Reward", [], bases=bases, frozen=True)
         fields.append(("reward", made, _default(made(), defaults)))
         if reward.skills is not None:
             fields.append(("skills", SkillOptions, _default(reward.skills, {})))

@@ -52,6 +52,7 @@ from .rewards import (
     REWARDS,
     LearnerOptions,
     SkillOptions,
+    check_is_rewarded,
     check_reward,
     make_intrinsic,
     with_learner,
@@ -153,7 +154,7 @@ class Settings:
     """With --normalize: bound of the absolute value of each normalized element."""
 
     normalize_reward: bool = False
-    """Divide rewards by their running root mean square, but not reported returns."""
+    """Divide the environment's rewards by their running root mean square."""
 
     seed: int = 0
     """Seed of all randomness of the run."""
@@ -354,6 +355,8 @@ class Run(Generic[Schedule]):
 
     def __post_init__(self) -> None:
         check_reward(self.agent, self.learner, self.skills)
+        if self.settings.normalize_reward:
+            check_is_rewarded(self.agent, self.learner, self.schedule.command)
         check_agent(self.learning_agent, self.agent_type)
         check_given("env", self.settings.env, "make_env", self.make_own_env)
         for name in self.schedule.at_least_one:
@@ -403,10 +406,9 @@ class Run(Generic[Schedule]):
 
     def __str__(self) -> str:
         shown = [f"{name}={x}" for name, x in self.options if x is not None]
-        listed = ", ".join(shown)
         priors = "".join(f", prior={' '.join(map(str, each))}" for each in self.priors)
         priors += "".join(f", env_option={each}" for each in self.env_options)
-        return f"{self.title}: {listed}{priors}"
+        return f"{self.title}: {', '.join(shown)}{priors}"
 
     def resuming(self, folder: Directory, *, command: str | None = None) -> str:
         """The command line that resumes it, by default with its own command."""
@@ -494,8 +496,7 @@ class Run(Generic[Schedule]):
             )
         if name == "minatar":
             return Convolution(shape)
-        channels, kernels, strides = (32, 64, 64), (8, 4, 3), (4, 2, 1)
-        return Convolution(shape, channels, kernels, strides)
+        return Convolution(shape, (32, 64, 64), (8, 4, 3), strides=(4, 2, 1))
 
     def by_given_names(self, hyperparameters: Mapping[str, Value]) -> dict[str, Value]:
         """Renames hyperparameters from their paths to the names of the priors."""
@@ -503,7 +504,6 @@ class Run(Generic[Schedule]):
         return {name: hyperparameters[path_of(agent, name)] for name, *_ in self.priors}
 
     def make_env(self) -> AnyEnv:
-        settings = self.settings
         pairs = [*map(_option, self.env_options)]
         options = dict(pairs)
         if len(options) < len(pairs):
@@ -512,25 +512,25 @@ class Run(Generic[Schedule]):
             )
         # That of gymnax has its own name.
         limits = options.keys() & {"max_steps", "max_steps_in_episode"}
-        if limits and settings.max_steps is not None:
+        if limits and self.settings.max_steps is not None:
             raise ValueError(
-                f"`max_steps={settings.max_steps}` and `env_option` {[*limits]} are "
-                "both the time limit; give one."
+                f"`max_steps={self.settings.max_steps}` and `env_option` {[*limits]} "
+                "are both the time limit; give one."
             )
-        given = {"backend": settings.backend, "max_steps": settings.max_steps}
+        given = {"backend": self.settings.backend, "max_steps": self.settings.max_steps}
         if self.make_own_env is None:
-            library = LIBRARIES.get(settings.env.partition("/")[0])
+            library = LIBRARIES.get(self.settings.env.partition("/")[0])
             if library is not None and "options" in library.options:
                 given |= {x: options.pop(x) for x in library.options if x in options}
-                return _make_outside(settings.env, {**given, "options": options})
-            env = make(settings.env, **given)
-            return _with_options(env, settings.env, options) if options else env
+                return _make_outside(self.settings.env, {**given, "options": options})
+            env = make(self.settings.env, **given)
+            return _with_options(env, self.settings.env, options) if options else env
         given = {name: value for name, value in given.items() if value is not None}
         try:
             inspect.signature(self.make_own_env).bind(**given, **options)
         except TypeError as error:
             raise ValueError(
-                f"`{settings.env}` does not take the options "
+                f"`{self.settings.env}` does not take the options "
                 f"{sorted({**given, **options})}: {error}."
             ) from error
         env = self.make_own_env(**given, **options)

@@ -199,6 +199,17 @@ def check_reward(
         check_choice("skills", skills.skills, get_args(SkillKind))
 
 
+def check_is_rewarded(name: str, learner: LearnerOptions | None, command: str) -> None:
+    """Checks that a run whose rewards are to be normalized learns from any."""
+    weight = 1.0 if learner is None else learner.environment_weight
+    if weight is None or name == "csf" or command == "disk":
+        raise ValueError(
+            "`normalize_reward` scales the environment's own reward, from which this "
+            "run does not learn: leave it out, or give `environment_weight` if the "
+            "reward is an intrinsic one."
+        )
+
+
 def make_intrinsic(
     name: str,
     agent: AnyAgent,

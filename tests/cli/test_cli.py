@@ -145,6 +145,13 @@ def test_options_reach_agent_trainer_and_settings() -> None:
     assert inner.make_critic == eqrl.nn.Critic((7, 9), precision="bfloat16")
 
 
+def test_rewards_are_normalized_only_where_they_are_learned_from() -> None:
+    for words in (["train", "apt"], ["train", "csf"], ["disk"]):
+        with pytest.raises(ValueError, match="`normalize_reward`"):
+            parse([*words, "--normalize-reward"])
+    assert _parsed_run("smerl", "--normalize-reward").settings.normalize_reward
+
+
 def test_a_convolution_reads_the_image_of_an_environment() -> None:
     breakout = ("ppo", "--env", "gymnax/Breakout-MinAtar", "--convolution")
     agent: Any = _parsed_run(*breakout, "minatar").make_agent()

@@ -119,7 +119,11 @@ def test_options_reach_the_discriminator() -> None:
         (["cic"], eqrl.CIC(eqrl.UniformSkills(64, low=0, high=1), 1e-3), None),
         (["dads", "--num-skills", "5"], eqrl.DADS(eqrl.OneHotSkills(5), 1e-3), None),
         (["disagreement"], eqrl.Disagreement(1e-3), None),
-        (["icm", "--environment-weight", "2"], eqrl.ICM(1e-3), 2.0),
+        (
+            ["icm", "--environment-weight", "2", "--intrinsic-encoder"],
+            eqrl.ICM(1e-3, make_encoder=eqrl.nn.Features((64, 64))),
+            2.0,
+        ),
         (["lsd"], eqrl.LSD(eqrl.SphereSkills(), lr=1e-3), None),
         (
             ["metra", "--intrinsic-constraint", "mean", "--skills", "one-hot"],
