@@ -1,6 +1,7 @@
-"""The defaults of agents, rewards and trainers, which decide what a training learns."""
+"""The defaults of agents, networks and trainers, which decide what is learned."""
 
 import inspect
+import operator
 import re
 
 import pytest
@@ -60,16 +61,32 @@ Trainer: num_envs=1 batch_size=256 capacity=100000 warmup_steps=1000
     steps_per_iteration=1 updates_per_iteration=1 warmup_mode='random'
 PBT: num_replaced=None num_elite=None resample_probability=0.25 selection='truncation'
     copy_replay=True
+Truncation: num_replaced=2 num_elite=2
+Tournament: num_replaced=None
+learn_skills: num_collected_episodes=100 max_skills=None replay=None initial=None
+    log_every=1000 evaluations=None callback=None
+nn.Gaussian: hidden_sizes=(256,256) layer_norm=False residual=False encoder=None
+    precision='float32'
+nn.Choice: hidden_sizes=(64,64) layer_norm=False residual=False encoder=None
+    precision='float32'
+nn.Value: hidden_sizes=(64,64) layer_norm=False residual=False encoder=None
+    precision='float32'
+nn.ActionValues: hidden_sizes=(120,84) dueling=False layer_norm=False residual=False
+    encoder=None precision='float32'
+nn.Normal: hidden_sizes=(64,64) squash=False layer_norm=False residual=False
+    encoder=None precision='float32' initial_scale=1.0
+nn.Convolution: channels=16 kernels=3 strides=1
 Evaluations: num_episodes=16 mode='greedy' score=None patience=None target=None
     log=None
 """
 
 
-@pytest.mark.parametrize("name", re.findall(r"^\w+", _DEFAULTS, re.M))
+@pytest.mark.parametrize("name", re.findall(r"^[\w.]+", _DEFAULTS, re.M))
 def test_defaults_stay(name: str) -> None:
     (listed,) = re.findall(rf"^{name}: (.*(?:\n    .*)*)", _DEFAULTS, re.M)
-    parameters = inspect.signature(getattr(eqrl, name)).parameters
+    parameters = inspect.signature(operator.attrgetter(name)(eqrl)).parameters
     kinds = (bool, int, float, str, tuple, type(None))
     defaults = {x: y.default for x, y in parameters.items()}
-    found = [f"{x}={y!r}" for x, y in defaults.items() if isinstance(y, kinds)]
+    shown = {x: repr(y).replace(" ", "") for x, y in defaults.items()}
+    found = [f"{x}={shown[x]}" for x, y in defaults.items() if isinstance(y, kinds)]
     assert found == listed.split()

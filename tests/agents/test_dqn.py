@@ -207,7 +207,9 @@ def test_two_heads_give_the_value_and_what_each_action_adds() -> None:
     assert factory == ActionValues((5, 4), dueling=True) != ActionValues((5, 4))
     normalized: Any = ActionValues((5, 4), dueling=True, layer_norm=True)
     assert heads.norm is None and normalized(3, 2, key=jr.key(0)).norm is not None
-    with pytest.raises(ValueError, match="must have 1 widths"):
+    residual: Any = ActionValues((5, 4), dueling=True, residual=True)
+    assert residual(3, 2, key=jr.key(0)).norm is not None
+    with pytest.raises(ValueError, match="must have length 1 or more"):
         ActionValues((), dueling=True)(3, 2, key=jr.key(0))
 
 

@@ -65,6 +65,9 @@ def test_layers_follow_each_other(getkey: GetKey) -> None:
     ):
         features = convolved(features, layer.filters, kernel, stride)
     assert features.shape == (2, 2, 5)
+    first, second, _ = (x.filters.weight for x in parts(encoder, ImageEncoder))
+    drawn = [np.ravel(x)[:9] * len(x) ** 0.5 for x in (first, second)]
+    assert not np.any(np.isclose(*drawn))
     expected = np.concatenate([features.reshape(-1), x[size:]])
     encoded = eqx.filter_jit(encoder)(jnp.asarray(x))
     np.testing.assert_allclose(encoded, expected, rtol=1e-4, atol=1e-6)

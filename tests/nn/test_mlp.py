@@ -157,13 +157,16 @@ def test_layers_are_normalized_before_their_activation(getkey: GetKey) -> None:
 
 
 def test_residual_blocks_add_to_what_they_are_given(getkey: GetKey) -> None:
-    network = ResidualMLP(3, 2, (4, 4), key=getkey())
+    network = ResidualMLP(3, 2, (4, 4), jnp.tanh, key=getkey())
     x = np.asarray(jr.normal(getkey(), (3,)))
     stream = _through(network.input, x)
     for block in network.blocks:
-        wide = np.maximum(_through(block.widening, _normalized(stream)), 0)
+        wide = np.tanh(_through(block.widening, _normalized(stream)))
         stream = stream + _through(block.narrowing, wide)
-    assert network.blocks[0].widening.weight.shape == (4, 16)
+    first, second = (np.asarray(x.widening.weight) for x in network.blocks)
+    assert first.shape == (4, 16) and np.all(first != second)
+    # Both layers of a block, too, are drawn alone.
+    assert np.all(first.ravel() != 2 * network.blocks[0].narrowing.weight.ravel())
     expected = _through(network.output, _normalized(stream))
     np.testing.assert_allclose(network(jnp.asarray(x)), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="must be the same width"):

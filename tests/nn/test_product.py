@@ -15,7 +15,8 @@ import pytest
 from jax import export
 from jaxtyping import Array
 
-from eqrl.nn import Gaussian, _product
+from eqrl._pytree.tree import parts
+from eqrl.nn import ActionValues, Convolution, Gaussian, _product
 from eqrl.nn._mlp import Linear
 from eqrl.nn._product import (
     Precision,
@@ -256,6 +257,16 @@ def test_wide_layers_alone_are_of_bfloat16(getkey: GetKey) -> None:
     layers = eqx.filter(policy, lambda x: isinstance(x, Linear), is_leaf=_is_layer)
     found = [x.precision for x in jax.tree.leaves(layers, is_leaf=_is_layer)]
     assert found == ["bfloat16", "float32", "float32", "float32"]
+    # So are those of blocks and images, and all of two heads but the value.
+    wide: dict[str, Any] = {"hidden_sizes": (64, 64), "precision": "bfloat16"}
+    for make, expected in (
+        (Gaussian(**wide, residual=True), 0),
+        (Gaussian(**wide, encoder=Convolution((9, 9, 8), 64)), 0),
+        (ActionValues(**wide, dueling=True), 1),
+    ):
+        made = eqx.filter_eval_shape(make, 9 * 9 * 8, 64, key=jr.key(0))
+        kinds = [layer.precision for layer in parts(made, Linear)]
+        assert len(kinds) > 2 and kinds.count("float32") == expected
 
 
 def _is_layer(x: object) -> bool:

@@ -221,6 +221,7 @@ def test_hyperparameters_of_children_vary_independently() -> None:
     # Each expectation is within five standard errors, and between the two of a child
     # as between neighbors.
     assert np.abs(sampled.mean(axis=1) - 0.5).max() < 0.04
+    assert abs(up[~sampled].mean() - 0.5) < 0.04
     pairs = ((values[0], values[1]), (values[0, :-1], values[0, 1:]))
     masks = ((sampled[0], sampled[1]), (sampled[0, :-1], sampled[0, 1:]))
     for pair, (first, second) in zip(pairs, masks, strict=True):
@@ -262,11 +263,14 @@ def test_in_a_tournament_only_losers_are_replaced_and_by_better_ones(
 def test_in_a_tournament_every_loser_may_be_replaced(getkey: GetKey) -> None:
     scheme = eqrl.Tournament()
     ranked = jnp.arange(6.0)
-    counts = np.zeros(6, int)
+    counts, most_ahead = np.zeros(6, int), 0
     for key in jr.split(getkey(), 40):
         parents = np.asarray(scheme.parents(ranked, jnp.arange(6), key=key))
         counts += parents != np.arange(6)
         assert np.all(parents >= np.arange(6))
+        most_ahead = max(most_ahead, len({*(parents - np.arange(6)).tolist()} - {0}))
+    # Opponents are drawn for each alone.
+    assert most_ahead > 1
     # The worst loses always, the best never, and others to those above them.
     assert counts[0] == 40 and counts[5] == 0
     assert np.all(np.abs(counts - 8 * np.arange(5, -1, -1)) <= 14) and counts[3] > 2
@@ -275,14 +279,16 @@ def test_in_a_tournament_every_loser_may_be_replaced(getkey: GetKey) -> None:
 
 def test_in_a_tournament_all_that_failed_are_replaced_first(getkey: GetKey) -> None:
     ranked = jnp.array([3.0, -jnp.inf, -jnp.inf, 1.0, -jnp.inf])
-    order = jnp.argsort(ranked)
+    order, chosen = jnp.argsort(ranked), set()
     for key in jr.split(getkey(), 12):
         parents = np.asarray(eqrl.Tournament().parents(ranked, order, key=key))
-        assert np.all(np.isin(parents[[1, 2, 4]], [0, 3])) and parents[0] == 0
+        chosen |= {*parents[[1, 2, 4]].tolist()}
+        assert parents[0] == 0
         few = np.asarray(eqrl.Tournament(2).parents(ranked, order, key=key))
         assert np.sum(few[[1, 2, 4]] != [1, 2, 4]) == 2 and few[3] == 3
         none = eqrl.Tournament().parents(jnp.full(5, -jnp.inf), order, key=key)
         np.testing.assert_array_equal(none, np.arange(5))
+    assert chosen == {0, 3}
 
 
 def test_a_limited_tournament_replaces_the_worst_losers(getkey: GetKey) -> None:

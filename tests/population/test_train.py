@@ -137,6 +137,9 @@ def test_a_population_is_saved_as_a_run_with_the_policy_of_each_member(
         steps = [int(row["step"]) for row in csv.DictReader(file)]
     total = step_of(solution)
     assert steps == [total // 3] * 3 + [2 * total // 3] * 3 + [total] * 3
+    with eqrl.TensorBoard(tmp_path / "board") as board:
+        board(total, {"loss": np.zeros(3)}, solution)
+    assert (tmp_path / "board" / "member_2").is_dir()
     loaded = eqrl.load_run(tmp_path, 2, agent=AGENT, env=ENV)
     expected = (*eqrl.member((solution.agents, solution.states), 2), ENV)
     assert eqx.tree_equal(loaded, expected)
@@ -270,16 +273,19 @@ def test_hyperparameters_are_drawn_and_varied_with_keys_of_their_own(
     agents_key, exploit_key = (jr.fold_in(jr.key(0), purpose) for purpose in (0, 4))
 
     @eqx.filter_jit
-    def begin_and_vary(scores: Array) -> tuple[Any, Any, Array]:
-        agents = make_agents(AGENT, PBT, 3, key=agents_key)
-        varied, _, parents = PBT.exploit(
-            agents, jnp.arange(3), scores, key=jr.fold_in(exploit_key, 1)
-        )
-        return agents, varied, parents
+    def begin_and_vary(scores: Array) -> tuple[list[Any], Array]:
+        stacks, parents = [make_agents(AGENT, PBT, 3, key=agents_key)], jnp.arange(3)
+        for generation in (1, 2):
+            key = jr.fold_in(exploit_key, generation)
+            agents, _, parents = PBT.exploit(
+                stacks[-1], jnp.arange(3), scores[generation - 1], key=key
+            )
+            stacks.append(agents)
+        return stacks, parents
 
-    agents, varied, parents = begin_and_vary(jnp.asarray(solution.scores[0]))
-    assert np.array_equal(parents, solution.parents[1])
-    for generation, stack in enumerate((agents, varied)):
+    stacks, parents = begin_and_vary(jnp.asarray(solution.scores))
+    assert np.array_equal(parents, solution.parents[2])
+    for generation, stack in enumerate(stacks):
         for name, values in solution.hyperparameters.items():
             np.testing.assert_allclose(
                 getattr(stack, name), values[generation], rtol=1e-6
@@ -462,6 +468,8 @@ def test_each_member_is_evaluated_on_episodes_of_its_own() -> None:
             np.testing.assert_array_equal(
                 evaluation.returns, solution.returns[generation, index]
             )
+            length = solution.metrics["evaluation_length"][generation, index]
+            np.testing.assert_allclose(length, evaluation.lengths.mean(), rtol=1e-6)
     assert len(np.unique(solution.returns)) > 9
     # By default the mean of its returns ranks it.
     np.testing.assert_allclose(
@@ -490,7 +498,11 @@ def test_the_score_decides_and_is_kept_with_descriptors_and_agents() -> None:
         )
         kept.append(solution.agents)
 
-    solution = train(score=noise_of, descriptor=end, callback=keep)
+    shorter = Point(max_steps=5, goal=(0.3, 0.1))
+    solution = train(
+        score=noise_of, descriptor=end, callback=keep, evaluation_env=shorter
+    )
+    np.testing.assert_array_equal(solution.metrics["evaluation_length"], 5)
     np.testing.assert_array_equal(solution.scores, solution.hyperparameters["noise"])
     noises = solution.hyperparameters["noise"][0]
     assert solution.parents[1][noises.argmin()] == noises.argmax()
@@ -563,6 +575,8 @@ def _check_selection_by_vectors(key: PRNGKeyArray) -> None:
     env = Clock(longest=3, reward_size=2)
     solution = train(env=env, score=weighted, key=key)
     assert solution.returns.shape == (3, 3, 2, 2)
+    second = solution.metrics["evaluation_return_1"]
+    np.testing.assert_allclose(second, solution.returns[..., 1].mean(axis=2))
     weighed = (solution.returns * weights).sum(axis=-1).mean(axis=-1)
     for generation in (1, 2):
         replaced = solution.parents[generation] != np.arange(3)

@@ -44,7 +44,11 @@ def _interval_restated(
 
 
 @pytest.mark.parametrize(("center", "cut"), [("mean", 0), ("iqm", 1)])
-def test_an_interval_holds_the_centers_of_drawn_seeds(center: Any, cut: int) -> None:
+def test_an_interval_holds_the_centers_of_drawn_seeds(
+    center: Any, cut: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of many rows as of few, which are drawn together.
+    monkeypatch.setattr("eqrl._reporting.statistics._MOST_AT_ONCE", 1)
     values = np.array([[3.0, 1.0, 4.0, 1.5, 9.0], [2.0, 7.0, 1.0, 8.0, 2.5]])
     options: dict[str, Any] = {"level": 0.8, "num_resamples": 40, "seed": 3}
     low, high = eqrl.bootstrap_interval(values, center=center, **options)
@@ -278,6 +282,11 @@ def test_evaluations_are_in_front_of_the_episodes_in_training(
     assert labels == ["evaluation return"] * 2 + ["episode return"] * 2
     assert _lines(mixed) == {"a": [[20, 30], [2, 4]], "b": [[20, 30], [2, 4]]}
     assert list(_lines(none)) == ["mean"]
+    # Both lines are of one center and equally smooth.
+    both = _FIVE | {"evaluation_return": _FIVE["episode_return"]}
+    eqrl.draw_learning_curves("x", {"five": both}, center="iqm", smoothing=2)
+    drawn = _lines(figures[-1].axes[0])
+    assert drawn["in training"] == drawn["five"]
 
 
 def test_a_run_without_an_episode_says_so(figures: list[Any]) -> None:

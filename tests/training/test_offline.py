@@ -273,6 +273,7 @@ REFUSED: dict[str, tuple[Any, Any, eqrl.EnvSpec, str]] = {
         SPEC,
         "from 2 to 2, .*rescale",
     ),
+    "below": (BC(), data(action=np.full((12, 1), -2.0)), SPEC, "from -2 to -2, .*resc"),
     "choices": (eqrl.DQN(), data(action=np.full(12, 3)), choice, "counts from 0 to 2"),
     "kind": (eqrl.DQN(), data(), choice, "the type float32, but .12,. and int32"),
     "extras": (
