@@ -512,6 +512,24 @@ _ALL = (
             "93.9 93.4 93.9 93.3 93.8 93.3 93.6 93.8 94.2 93.7"
         ),
     ),
+    _elsewhere(
+        "gymnasium/MountainCar-v0",
+        "ppo",
+        minutes=0.43,
+        returns=_numbers(
+            "-109.3 -103.7 -112.9 -111.1 -110.0 -111.6 -103.4 -107.0 -105.8 -111.9 "
+            "-105.4 -107.3 -119.3 -110.4 -107.6 -104.8 -104.5 -114.7 -108.2 -101.5"
+        ),
+    ),
+    _elsewhere(
+        "gymnasium/MountainCarContinuous-v0",
+        "taac",
+        minutes=0.37,
+        returns=_numbers(
+            "93.4 93.3 93.7 92.9 93.6 93.6 93.6 93.7 93.5 91.7 "
+            "93.8 93.8 94.4 93.5 94.2 93.9 93.2 93.9 94.2 94.1"
+        ),
+    ),
     _elsewhere("gymnasium/CartPole-v1", "pqn", minutes=0.82, returns=(500.0,) * 20),
     _elsewhere(
         "envpool/Acrobot-v1",
@@ -541,6 +559,8 @@ PUBLISHED: Mapping[str, float] = {
     "envpool/MountainCarContinuous-v0": 94.7,
     "envpool/Pendulum-v1": -157.0,
     "gymnasium/CartPole-v1": 500.0,
+    "gymnasium/MountainCar-v0": -110.4,
+    "gymnasium/MountainCarContinuous-v0": 94.7,
     "gymnasium/Pendulum-v1": -157.0,
     "gymnax/Acrobot-v1": -80.0,
     "gymnax/CartPole-v1": 500.0,
