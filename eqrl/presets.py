@@ -429,15 +429,15 @@ _TUNED = (
             "reward_scale": 0.1,
             "entropy_weight": 0.0,
             "num_minibatches": 32,
-            "anneal_steps": 786_432.0,
+            "anneal_steps": 1_499_136.0,
         },
         trainer={"num_envs": 16, "steps_per_iteration": 256},
         normalize=True,
-        num_steps=786_432,
-        minutes=1.31,
+        num_steps=1_499_136,
+        minutes=0.66,
         returns=_numbers(
-            "232.9 257.0 268.0 263.1 278.5 280.8 256.6 257.4 269.4 201.2 "
-            "248.8 262.0 256.8 238.4 227.5 255.5 255.6 253.6 266.9 256.0"
+            "254.1 213.9 275.1 274.1 228.0 259.9 266.4 281.2 286.4 270.7 "
+            "231.2 278.6 273.4 289.5 278.4 278.8 266.8 273.6 279.9 281.7"
         ),
     ),
     Preset(
@@ -530,6 +530,15 @@ _ALL = (
             "93.8 93.8 94.4 93.5 94.2 93.9 93.2 93.9 94.2 94.1"
         ),
     ),
+    _elsewhere(
+        "gymnasium/Acrobot-v1",
+        "ppo",
+        minutes=1.04,
+        returns=_numbers(
+            "-76.3 -74.9 -74.6 -79.6 -75.3 -82.0 -77.5 -87.2 -80.0 -74.6 "
+            "-74.6 -75.0 -76.3 -76.6 -82.0 -73.4 -73.2 -82.8 -81.7 -78.0"
+        ),
+    ),
     _elsewhere("gymnasium/CartPole-v1", "pqn", minutes=0.82, returns=(500.0,) * 20),
     _elsewhere(
         "envpool/Acrobot-v1",
@@ -558,6 +567,7 @@ PUBLISHED: Mapping[str, float] = {
     "envpool/MountainCar-v0": -110.4,
     "envpool/MountainCarContinuous-v0": 94.7,
     "envpool/Pendulum-v1": -157.0,
+    "gymnasium/Acrobot-v1": -73.5,
     "gymnasium/CartPole-v1": 500.0,
     "gymnasium/MountainCar-v0": -110.4,
     "gymnasium/MountainCarContinuous-v0": 94.7,
