@@ -1,4 +1,4 @@
-"""A trained policy and its picture for each task with a preset, and one more.
+"""A trained policy and its picture for each task with a short preset, and one more.
 
 `eqrl train` trains each once, without naming an agent, from a seed that no preset has
 seen; the policy and an episode of it (of brax the learning curve) are written into
@@ -118,7 +118,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of environments")
     options = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
-    envs = {*OTHERS, *(preset.env for preset in PRESETS.values())}
+    presets = (preset for preset in PRESETS.values() if preset.paper is None)
+    envs = {*OTHERS, *(preset.env for preset in presets)}
     # EnvPool's versions of gymnax's tasks need no policy of their own.
     envs -= {f"envpool/{env.removeprefix('gymnax/')}" for env in envs}
     for env in sorted(envs):

@@ -3,7 +3,8 @@
 The runs are folders in `--folder`; an interrupted run is resumed, and a finished one is
 kept. One more seed is trained alone to see how long it takes. At the end it writes
 `docs/results/presets.csv`, a line for each of the seeds, and prints the
-`returns` and `minutes` of `eqrl/presets.py`. Run it as `nox -s presets`, or `nox -s
+`returns` and `minutes` of `eqrl/presets.py`. Presets of long trainings have the lines
+of the runs of papers, by `nox -s papers`. Run it as `nox -s presets`, or `nox -s
 presets -- --only td3` for some, whose lines replace those of before.
 """
 
@@ -24,6 +25,9 @@ import numpy as np
 from eqrl._run.config import read_config
 from eqrl.presets import PRESETS, Preset
 
+from .papers.papers import load
+from .papers.run import DATA, read_run
+from .papers.training import Training
 from .results_page import write_presets
 
 
@@ -111,6 +115,32 @@ def lines_of(preset: Preset, folder: Path, minutes: float) -> list[dict[Any, Any
     ]
 
 
+def lines_of_paper(preset: Preset) -> list[dict[Any, Any]]:
+    """A line for each run of the paper that a preset is from."""
+    assert preset.paper is not None
+    name, contender = preset.paper
+    (experiment,) = (x for x in load(name).experiments if x.env == preset.env)
+    folder = DATA / name / preset.env.replace("/", "-")
+    runs = [
+        read_run(folder / f"{contender}-{seed}.csv") for seed in range(preset.num_seeds)
+    ]
+    minutes = np.mean([float(run.facts["processor minutes"]) for run in runs])
+    training = experiment.contenders[contender]
+    assert isinstance(training, Training)
+    return [
+        {
+            "agent": preset.agent,
+            "env": preset.env,
+            "num_steps": int(run.columns["step"][-1]),
+            "num_episodes": training.num_episodes,
+            "minutes": f"{minutes:.2f}",
+            "seed": seed,
+            "return": f"{run.evaluations[-1]:.2f}",
+        }
+        for seed, run in enumerate(runs)
+    ]
+
+
 def main() -> None:
     """Runs unfinished trainings, then writes and prints the returns."""
     parser = argparse.ArgumentParser(prog="nox -s presets --")
@@ -128,6 +158,9 @@ def main() -> None:
                     for line in csv.DictReader(file)
                     if (line["agent"], line["env"]) == (preset.agent, preset.env)
                 ]
+            continue
+        if preset.paper is not None:
+            measured += lines_of_paper(preset)
             continue
         folder = options.folder / f"{preset.agent}-{preset.env.replace('/', '-')}"
         train(preset, folder)

@@ -77,14 +77,17 @@ def write_presets() -> None:
                 preset.agent,
                 f"{preset.num_steps:,}",
                 f"{preset.minutes:.2f}",
-                f"{preset.mean_return:.4g} ({low:.4g} to {high:.4g})",
-                f"{middle[0]:.4g}",
-                f"{min(preset.returns):.4g}",
-                f"{max(preset.returns):.4g}",
+                f"{_shown(preset.mean_return)} ({_shown(low)} to {_shown(high)})",
+                *map(_shown, (middle[0], min(preset.returns), max(preset.returns))),
                 "" if published is None else f"{published:g}",
             )
             lines.append(f"| {' | '.join(cells)} |")
     (FOLDER / "presets.md").write_text("\n".join(lines) + "\n")
+
+
+def _shown(value: float) -> str:
+    """Four digits, without an exponent."""
+    return f"{float(f'{value:.4g}'):g}"
 
 
 def _cell(path: pathlib.Path) -> str:

@@ -1,6 +1,7 @@
 """Tuned hyperparameters of agents, by environment."""
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Mapping
@@ -35,6 +36,10 @@ class Preset:
         for all presets of an environment: those that `eqrl train` ends with. Measured
         by `nox -s presets`.
     - `minutes`: duration of a training with one seed on two cores, with compilation.
+    - `paper`: if not `None`, the paper and the contender whose runs these are, as in
+        `nox -s papers -- td3 --contenders TD3`. They have the same settings and take
+        long, so `returns` are those of their last evaluations, over 10 greedy episodes,
+        and `minutes` those of one core.
     - `hidden_sizes`: width of each hidden layer of the networks.
     - `convolution`: the encoder of images, as `--convolution` of `eqrl train`.
     - `precision`: of the products of all networks.
@@ -58,10 +63,11 @@ class Preset:
     normalize_reward: bool = False
     backend: str | None = None
     has_discrete_actions: bool = False
+    paper: tuple[str, str] | None = None
 
     @property
     def num_seeds(self) -> int:
-        """The number of seeds that were trained: 20, or three if each takes long."""
+        """The number of seeds that were trained: 20, fewer if each takes long."""
         return len(self.returns)
 
     @property
@@ -163,6 +169,23 @@ _REPLAYED_PENDULUM: dict[str, Any] = {
     **_INVERTED_PENDULUM,
     "trainer": {"num_envs": 4, "batch_size": 64, "updates_per_iteration": 4},
 }
+
+_td3_on_mujoco = functools.partial(
+    Preset,
+    agent="td3",
+    options=_RATES,
+    trainer={"batch_size": 100, "capacity": 1_000_000, "warmup_steps": 10_000},
+    hidden_sizes=(400, 300),
+    num_steps=300_000,
+    paper=("td3", "TD3"),
+)
+_sac_on_mujoco = functools.partial(
+    Preset,
+    agent="sac",
+    trainer={"capacity": 1_000_000, "warmup_steps": 10_000},
+    hidden_sizes=(256, 256),
+    paper=("sac", "SAC"),
+)
 
 _TUNED = (
     Preset(
@@ -461,6 +484,39 @@ _TUNED = (
             "279.7 278.0 273.7 284.0 248.9 269.7 277.1 277.1 276.5 271.9"
         ),
     ),
+    _td3_on_mujoco(
+        env="envpool/Hopper-v4",
+        minutes=24.47,
+        returns=(2978.3, 3264.5, 1732.0),
+    ),
+    _td3_on_mujoco(
+        env="envpool/Walker2d-v4",
+        minutes=26.47,
+        returns=(2924.3, 985.5, 4144.4),
+    ),
+    _td3_on_mujoco(
+        env="envpool/Ant-v4",
+        minutes=39.13,
+        returns=(4151.1, 2006.6, 2310.2),
+    ),
+    _sac_on_mujoco(
+        env="envpool/Ant-v4",
+        options={
+            **_RATES,
+            "initial_temperature": 0.2,
+            "learn_temperature": False,
+        },
+        num_steps=300_000,
+        minutes=42.97,
+        returns=(3960.6, 4872.6, 1392.6),
+    ),
+    _sac_on_mujoco(
+        env="envpool/HalfCheetah-v4",
+        options={},
+        num_steps=1_000_000,
+        minutes=89.03,
+        returns=(11384.6, 10236.2, 11196.5),
+    ),
 )
 
 
@@ -561,12 +617,16 @@ PUBLISHED: Mapping[str, float] = {
     "brax/inverted_double_pendulum": 9000.0,
     "brax/inverted_pendulum": 1000.0,
     "envpool/Acrobot-v1": -73.5,
+    "envpool/Ant-v4": 1953.0,
     "envpool/CartPole-v1": 500.0,
+    "envpool/HalfCheetah-v4": 9535.0,
+    "envpool/Hopper-v4": 2410.0,
     "envpool/LunarLander-v3": 242.1,
     "envpool/LunarLanderContinuous-v3": 270.9,
     "envpool/MountainCar-v0": -110.4,
     "envpool/MountainCarContinuous-v0": 94.7,
     "envpool/Pendulum-v1": -157.0,
+    "envpool/Walker2d-v4": 3335.0,
     "gymnasium/Acrobot-v1": -73.5,
     "gymnasium/CartPole-v1": 500.0,
     "gymnasium/MountainCar-v0": -110.4,
@@ -586,9 +646,10 @@ PUBLISHED: Mapping[str, float] = {
 """Published returns, by environment: those of gymnax's README; the greatest possible in
 brax's inverted pendulum and, where the README gives 0, in DeepSea; 9,000 of at most
 9,360 in brax's inverted double pendulum; and for the environments of
-EnvPool and Gymnasium those of the zoo of Stable-Baselines3, of SAC in Pendulum and
-MountainCarContinuous and otherwise of PPO. The version of both LunarLanders there is
-2."""
+EnvPool and Gymnasium those of the zoo of Stable-Baselines3, of SAC in HalfCheetah,
+Pendulum and MountainCarContinuous and otherwise of PPO, except for Ant, Hopper and
+Walker2d, those of TD3's paper after 300,000 steps. The version of both LunarLanders
+there is 2, and that of HalfCheetah 3."""
 
 
 def best(env: str) -> Preset | None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -559,7 +560,8 @@ def make_mesh(num_devices: int | None) -> Mesh | None:
 
 def nearest_preset(run: Run[Any], env: AnyEnv) -> Preset | None:
     """The preset of the same agent for the task most like this one, if any."""
-    library = run.settings.env.partition("/")[0]
+    library, _, name = run.settings.env.partition("/")
+    task = re.sub(r"-v\d+$", "", name)
     is_discrete = isinstance(env.spec.action, Discrete)
     return max(
         (
@@ -570,6 +572,7 @@ def nearest_preset(run: Run[Any], env: AnyEnv) -> Preset | None:
         # Its backend or its time limit may be all that keeps it from being the default.
         key=lambda preset: (
             preset.env == run.settings.env,
+            task == re.sub(r"-v\d+$", "", preset.env.partition("/")[2]),
             preset.env.startswith(f"{library}/"),
         ),
         default=None,

@@ -14,6 +14,7 @@ from .._pytree.fields import (
     HOLDS_STACK,
     Range,
     check_fields,
+    converted_field,
     static_integer,
     strong_integer,
 )
@@ -83,8 +84,9 @@ class SkillChoice(
     env: AbstractEnv[EnvState]
     agent: AbstractAgent[State, Memory, Extras] = eqx.field(metadata=HOLDS_STACK)
     states: State = eqx.field(metadata=HOLDS_STACK)
-    num_skills: int | Int[Array, ""] | None = eqx.field(
-        converter=lambda value: None if value is None else strong_integer(value)
+    num_skills: int | Int[Array, ""] | None = converted_field(
+        convert=lambda value: None if value is None else strong_integer(value),
+        what="must be an integer, or None for all.",
     )
     num_steps: int = static_integer(least=1)
 

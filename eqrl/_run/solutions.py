@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from .._population.solution import (
     history_of,
 )
 from .._population.train import make_agents
-from .._pytree.fields import check_integer, is_key
+from .._pytree.fields import check_integer, is_key, shown
 from .._pytree.tree import is_array_shape
 from .._storage.checkpoint import (
     Directory,
@@ -341,8 +342,10 @@ class Interval:
     ) -> None:
         if every_steps is not None:
             check_integer("every_steps", every_steps, least=1)
-        if not every_seconds >= 0:
-            raise ValueError(f"`every_seconds={every_seconds}` must be at least 0.")
+        if not (isinstance(every_seconds, Real) and every_seconds >= 0):
+            raise ValueError(
+                f"`every_seconds={shown(every_seconds)}` must be at least 0."
+            )
         self._every_steps = every_steps
         self._every_seconds = every_seconds
         self.begin_at(0)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from .._pytree.fields import is_key
+from .._pytree.fields import converted, is_key
 from .._types.custom_types import PyTree, Tree
 from .files import Content, __version__, read_json, reason_of, sealed
 from .orbax import AnyArray, Piece, is_intact, is_spread, pieces_of, quiet_event_loops
@@ -95,7 +95,7 @@ def check_directory(directory: Directory) -> None:
     Orbax finds its files by a glob pattern, in which `[` is special, and does not
     report that it found none.
     """
-    path = str(Path(directory).absolute())
+    path = str(converted("directory", Path, directory, "must be a path.").absolute())
     if "[" in path:
         raise ValueError(
             f"`{path}` contains a `[`, and arrays in such a folder would be lost; give "

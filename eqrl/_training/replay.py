@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from .._pytree.fields import check_fields, static_integer
+from .._pytree.fields import check_fields, shown, static_integer
 from .._pytree.tree import parts
 from .._types.custom_types import PyTree, State
 from .._types.data import AnyTransition, Stacking, Transition
@@ -488,7 +488,7 @@ class LatestRows(AbstractReplay[ReplayState[Any]]):
         if self.sequence_length is not None:
             raise ValueError(
                 f"`LatestRows` holds a rollout, but the agent learns from batches of "
-                f"`sequence_length={self.sequence_length}` steps, drawn from a replay; "
+                f"`sequence_length={shown(self.sequence_length)}` steps of a replay; "
                 "take `make_replay=eqrl.ReplayBuffer`, the default of `eqrl.Trainer`."
             )
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_callable, shown
+from .._pytree.fields import check_callable, check_choice, shown
 from .._pytree.tree import parts
 from .._types.custom_types import Observation
 from ._mlp import (
@@ -278,11 +278,7 @@ class NetworkFactory:
             raise ValueError(
                 f"`encoder={shown(self.encoder)}` must be an `eqrl.nn.Convolution`."
             )
-        if self.precision not in get_args(Precision):
-            raise ValueError(
-                f"`precision={shown(self.precision)}` must be one of "
-                f"{get_args(Precision)}."
-            )
+        check_choice("precision", self.precision, get_args(Precision))
 
     def _network(
         self, input_size: int, output_size: int, *, key: PRNGKeyArray

@@ -14,7 +14,9 @@ import pytest
 
 import eqrl
 from benchmarks import results_page
-from benchmarks.presets import RESULTS, train
+from benchmarks.papers import papers
+from benchmarks.papers.training import Training
+from benchmarks.presets import RESULTS, lines_of_paper, train
 from eqrl import presets
 from eqrl._cli import main
 from eqrl._cli.commands import Train, parse
@@ -55,7 +57,7 @@ def test_returns_are_those_measured() -> None:
             for line in lines
             if (line["agent"], line["env"]) == (preset.agent, preset.env)
         ]
-        assert preset.num_seeds in (3, 20)
+        assert preset.num_seeds in (3, 5, 20)
         assert [int(x["seed"]) for x in of_preset] == list(range(preset.num_seeds))
         assert {int(line["num_steps"]) for line in of_preset} == {preset.num_steps}
         measured = [float(line["return"]) for line in of_preset]
@@ -239,6 +241,25 @@ def test_the_nearest_preset_is_of_the_same_task_or_of_the_same_actions() -> None
     assert nearest("ppo", "--env", "gymnax/Reacher-misc") == "gymnax/Pendulum-v1"
     assert nearest("ppo", "--env", "gymnax/SimpleBandit-bsuite") == "gymnax/CartPole-v1"
     assert nearest("taac-q", "--env", "gymnax/Reacher-misc") is None
+    run = _parsed_run("sac", "--env", "gymnasium/HalfCheetah-v5")
+    found = nearest_preset(run, eqrl.envs.Point())
+    assert found is not None and found.env == "envpool/HalfCheetah-v4"
+
+
+def test_presets_of_papers_have_the_settings_and_the_returns_of_their_runs() -> None:
+    found = [preset for preset in presets.PRESETS.values() if preset.paper is not None]
+    assert len(found) == 5
+    for preset in found:
+        assert preset.paper is not None
+        name, contender = preset.paper
+        (task,) = (x for x in papers.load(name).experiments if x.env == preset.env)
+        training = task.contenders[contender]
+        assert isinstance(training, Training) and not task.options
+        assert eqx.tree_equal(preset.make_agent(), training.make_agent())
+        assert eqx.tree_equal(preset.make_trainer(), training.make_trainer())
+        assert preset.num_steps == training.num_steps
+        returns = [float(line["return"]) for line in lines_of_paper(preset)]
+        np.testing.assert_allclose(preset.returns, returns, atol=0.051)
 
 
 def test_a_population_has_the_preset_without_what_goes_down(

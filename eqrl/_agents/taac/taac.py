@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import (
     check_choice,
+    check_fields,
     checked_by,
     hyperparameter,
     hyperparameters,
@@ -207,10 +208,12 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
     debug: bool = eqx.field(default=False, static=True)
 
     def __check_init__(self) -> None:
+        # The base class checks fields, too, but only after this method.
+        check_fields(self)
         if self.faithful and self.bootstrap != "mixed":
             raise ValueError(
                 "`faithful=True` bootstraps as the reference does, but `bootstrap="
-                f"{self.bootstrap!r}` was given; make it 'mixed', or not faithful."
+                f"{shown(self.bootstrap)}` was given; make it 'mixed', or not faithful."
             )
 
     @property
