@@ -90,8 +90,9 @@ def returns_of(
     heads = ("", "seeds", "last evaluation", "last ten", "greatest mean", "training")
     heads = (*heads, "min")
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for contender, records in found.items():
-        lines.append(f"| {' | '.join(_cells(contender, records))} |")
+    for contender in dict.fromkeys((*found, *published)):
+        if contender in found:
+            lines.append(f"| {' | '.join(_cells(contender, found[contender]))} |")
         for each in published.get(contender, ()):
             if each.step is None:
                 lines.append(f"| {contender}, {_cited(each)} | | | | | | |")
