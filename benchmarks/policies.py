@@ -120,8 +120,9 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     presets = (preset for preset in PRESETS.values() if preset.paper is None)
     envs = {*OTHERS, *(preset.env for preset in presets)}
-    # EnvPool's versions of gymnax's tasks need no policy of their own.
-    envs -= {f"envpool/{env.removeprefix('gymnax/')}" for env in envs}
+    # Other libraries' versions of gymnax's tasks need no policy of their own.
+    names = [env.removeprefix("gymnax/") for env in envs]
+    envs -= {f"{library}/{x}" for library in ("envpool", "gymnasium") for x in names}
     for env in sorted(envs):
         if options.only is None or env in options.only:
             make(env, options.folder / env.replace("/", "-"))

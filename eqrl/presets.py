@@ -520,6 +520,24 @@ _TUNED = (
 )
 
 
+def _minatar(
+    game: str, *, num_steps: int, minutes: float, returns: tuple[float, ...]
+) -> Preset:
+    """The settings of PQN's paper with fewer steps; others are the defaults."""
+    return Preset(
+        agent="pqn",
+        env=f"gymnax/{game}-MinAtar",
+        options={"epsilon_steps": num_steps / 10, "anneal_steps": float(num_steps)},
+        trainer={"num_envs": 128, "steps_per_iteration": 32},
+        hidden_sizes=(128,),
+        convolution="minatar",
+        has_discrete_actions=True,
+        num_steps=num_steps,
+        minutes=minutes,
+        returns=returns,
+    )
+
+
 def _elsewhere(
     env: str, agent: str, *, minutes: float, returns: tuple[float, ...]
 ) -> Preset:
@@ -531,6 +549,12 @@ def _elsewhere(
 
 _ALL = (
     *_TUNED,
+    _minatar(
+        "SpaceInvaders",
+        num_steps=2_002_944,
+        minutes=3.92,
+        returns=(159.0, 151.0, 151.0, 148.0, 151.0),
+    ),
     _elsewhere("envpool/CartPole-v1", "pqn", minutes=0.79, returns=(500.0,) * 20),
     _elsewhere(
         "envpool/Pendulum-v1",
@@ -633,23 +657,30 @@ PUBLISHED: Mapping[str, float] = {
     "gymnasium/MountainCarContinuous-v0": 94.7,
     "gymnasium/Pendulum-v1": -157.0,
     "gymnax/Acrobot-v1": -80.0,
+    "gymnax/Asterix-MinAtar": 18.0,
+    "gymnax/Breakout-MinAtar": 50.0,
     "gymnax/CartPole-v1": 500.0,
     "gymnax/Catch-bsuite": 1.0,
     "gymnax/DeepSea-bsuite": 0.99,
     "gymnax/DiscountingChain-bsuite": 1.1,
     "gymnax/FourRooms-misc": 1.0,
+    "gymnax/Freeway-MinAtar": 59.0,
     "gymnax/MountainCar-v0": -118.0,
     "gymnax/MountainCarContinuous-v0": 92.0,
     "gymnax/Pendulum-v1": -130.0,
+    "gymnax/Seaquest-MinAtar": 20.0,
+    "gymnax/SpaceInvaders-MinAtar": 132.0,
     "gymnax/UmbrellaChain-bsuite": 1.0,
 }
 """Published returns, by environment: those of gymnax's README; the greatest possible in
 brax's inverted pendulum and, where the README gives 0, in DeepSea; 9,000 of at most
-9,360 in brax's inverted double pendulum; and for the environments of
-EnvPool and Gymnasium those of the zoo of Stable-Baselines3, of SAC in HalfCheetah,
-Pendulum and MountainCarContinuous and otherwise of PPO, except for Ant, Hopper and
-Walker2d, those of TD3's paper after 300,000 steps. The version of both LunarLanders
-there is 2, and that of HalfCheetah 3."""
+9,360 in brax's inverted double pendulum; in MinAtar the best of gymnax's own curves of
+PPO after 10,000,000 steps, except that Breakout's is of pgx's PPO after 20,000,000 and
+Seaquest's of DQN after 5,000,000; and for the environments of EnvPool and Gymnasium
+those of the zoo of Stable-Baselines3, of SAC in HalfCheetah, Pendulum and
+MountainCarContinuous and otherwise of PPO, except for Ant, Hopper and Walker2d, those
+of TD3's paper after 300,000 steps. The version of both LunarLanders there is 2, and
+that of HalfCheetah 3."""
 
 
 def best(env: str) -> Preset | None:

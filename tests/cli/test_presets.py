@@ -170,7 +170,7 @@ def test_without_a_preset_all_defaults_are_those_of_the_library(
     if command == "disk" and named.is_on_policy:
         return
     is_discrete = "CartPole" in named.env
-    env = "gymnax/Asterix-MinAtar" if is_discrete else "gymnax/Reacher-misc"
+    env = "gymnax/FrozenLake-misc" if is_discrete else "gymnax/Reacher-misc"
     inner = ["--agent", name] if " " in command or command == "disk" else [name]
     parsed: Any = parse([*command.split(), *inner, "--env", env])
     run = parsed.run
