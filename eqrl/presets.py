@@ -187,6 +187,15 @@ _sac_on_mujoco = functools.partial(
     paper=("sac", "SAC"),
 )
 
+_pqn_on_minatar = functools.partial(
+    Preset,
+    agent="pqn",
+    trainer={"num_envs": 128, "steps_per_iteration": 32},
+    hidden_sizes=(128,),
+    convolution="minatar",
+    has_discrete_actions=True,
+)
+
 _TUNED = (
     Preset(
         agent="sac",
@@ -484,6 +493,13 @@ _TUNED = (
             "279.7 278.0 273.7 284.0 248.9 269.7 277.1 277.1 276.5 271.9"
         ),
     ),
+    _pqn_on_minatar(
+        env="gymnax/SpaceInvaders-MinAtar",
+        options={"epsilon_steps": 200_294.4, "anneal_steps": 2_002_944.0},
+        num_steps=2_002_944,
+        minutes=3.92,
+        returns=(159.0, 151.0, 151.0, 148.0, 151.0),
+    ),
     _td3_on_mujoco(
         env="envpool/Hopper-v4",
         minutes=24.47,
@@ -520,24 +536,6 @@ _TUNED = (
 )
 
 
-def _minatar(
-    game: str, *, num_steps: int, minutes: float, returns: tuple[float, ...]
-) -> Preset:
-    """The settings of PQN's paper with fewer steps; others are the defaults."""
-    return Preset(
-        agent="pqn",
-        env=f"gymnax/{game}-MinAtar",
-        options={"epsilon_steps": num_steps / 10, "anneal_steps": float(num_steps)},
-        trainer={"num_envs": 128, "steps_per_iteration": 32},
-        hidden_sizes=(128,),
-        convolution="minatar",
-        has_discrete_actions=True,
-        num_steps=num_steps,
-        minutes=minutes,
-        returns=returns,
-    )
-
-
 def _elsewhere(
     env: str, agent: str, *, minutes: float, returns: tuple[float, ...]
 ) -> Preset:
@@ -549,12 +547,6 @@ def _elsewhere(
 
 _ALL = (
     *_TUNED,
-    _minatar(
-        "SpaceInvaders",
-        num_steps=2_002_944,
-        minutes=3.92,
-        returns=(159.0, 151.0, 151.0, 148.0, 151.0),
-    ),
     _elsewhere("envpool/CartPole-v1", "pqn", minutes=0.79, returns=(500.0,) * 20),
     _elsewhere(
         "envpool/Pendulum-v1",
