@@ -494,6 +494,13 @@ _TUNED = (
         ),
     ),
     _pqn_on_minatar(
+        env="gymnax/Asterix-MinAtar",
+        options={"epsilon_steps": 200_294.4, "anneal_steps": 2_002_944.0},
+        num_steps=2_002_944,
+        minutes=3.7,
+        returns=(67.9, 68.3, 67.5, 68.0, 68.5),
+    ),
+    _pqn_on_minatar(
         env="gymnax/SpaceInvaders-MinAtar",
         options={"epsilon_steps": 200_294.4, "anneal_steps": 2_002_944.0},
         num_steps=2_002_944,

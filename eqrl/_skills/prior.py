@@ -118,7 +118,7 @@ class OneHotSkills(AbstractSkillPrior):
         if self.weights.shape != (self.num_skills,):
             raise ValueError(
                 f"`weights` has shape {self.weights.shape}, but there are `num_skills="
-                f"{self.num_skills}`; give one number for each skill."
+                f"{shown(self.num_skills)}`; give one number for each skill."
             )
         # Traced weights, as in a population, have no values to check.
         if isinstance(self.weights, jax.core.Tracer):

@@ -14,7 +14,6 @@ from .._pytree.control_flow import filter_scan
 from .._pytree.fields import (
     HOLDS_STACK,
     Count,
-    PositiveInt,
     checked,
     converted,
     is_key,
@@ -351,7 +350,7 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
 
     @checked
     def __init__(
-        self, env: AbstractEnv[EnvState], num_states: PositiveInt, *, key: PRNGKeyArray
+        self, env: AbstractEnv[EnvState], num_states: Count, *, key: PRNGKeyArray
     ) -> None:
         """**Arguments:**
 
