@@ -501,11 +501,25 @@ _TUNED = (
         returns=(67.9, 68.3, 67.5, 68.0, 68.5),
     ),
     _pqn_on_minatar(
+        env="gymnax/Breakout-MinAtar",
+        options={"epsilon_steps": 400_588.8, "anneal_steps": 4_005_888.0},
+        num_steps=4_005_888,
+        minutes=5.23,
+        returns=(67.2, 62.3, 92.0, 77.3, 55.0),
+    ),
+    _pqn_on_minatar(
         env="gymnax/SpaceInvaders-MinAtar",
         options={"epsilon_steps": 200_294.4, "anneal_steps": 2_002_944.0},
         num_steps=2_002_944,
         minutes=3.92,
         returns=(159.0, 151.0, 151.0, 148.0, 151.0),
+    ),
+    _pqn_on_minatar(
+        env="gymnax/Seaquest-MinAtar",
+        options={"epsilon_steps": 200_294.4, "anneal_steps": 2_002_944.0},
+        num_steps=2_002_944,
+        minutes=10.2,
+        returns=(73.0, 7.5, 59.1, 62.8, 48.4),
     ),
     _td3_on_mujoco(
         env="envpool/Hopper-v4",
