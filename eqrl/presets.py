@@ -508,6 +508,13 @@ _TUNED = (
         returns=(67.2, 62.3, 92.0, 77.3, 55.0),
     ),
     _pqn_on_minatar(
+        env="gymnax/Freeway-MinAtar",
+        options={"epsilon_steps": 200_294.4, "anneal_steps": 2_002_944.0},
+        num_steps=2_002_944,
+        minutes=4.35,
+        returns=(65.4, 65.7, 66.4, 65.6, 66.4),
+    ),
+    _pqn_on_minatar(
         env="gymnax/SpaceInvaders-MinAtar",
         options={"epsilon_steps": 200_294.4, "anneal_steps": 2_002_944.0},
         num_steps=2_002_944,
