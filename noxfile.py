@@ -262,7 +262,9 @@ def benchmarks(session: nox.Session) -> None:
     more = {name: f",{JAX_WORLDS}" for name in ("all", "jax_worlds")}
     more |= {name: ",envpool" for name in ("host_cost", "worlds", "goal_choices")}
     more["playground"] = ",playground"
-    install(session, "benchmarks", extras=f"all{more.get(name, '')}")
+    # The agents of `bits` are those of the tests.
+    groups = ("benchmarks", "tests") if name == "bits" else ("benchmarks",)
+    install(session, *groups, extras=f"all{more.get(name, '')}")
     every = [
         "learning",
         "tasks",

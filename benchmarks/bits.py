@@ -1,6 +1,7 @@
 """Digests of short trainings, to show that a change of the code changes no result.
 
-Every kind of agent is trained for a few hundred steps, and so are seeds, populations
+Every agent of `tests/agents_under_test.py` is trained for a few hundred steps, and so
+are SMERL, an agent whose replay shares the frames of stacked images, seeds, populations
 and skills learned one after another. Each line is a name and a digest of every number
 of the result: states, replay and metrics. The order of the fields and their names do
 not enter, so code may move. The same code gives the same bits on the same machine only.
@@ -10,6 +11,8 @@ Run it as `nox -s benchmarks -- bits --output before.json` before a change, and 
 """
 
 import argparse
+import dataclasses
+import functools
 import hashlib
 import json
 import sys
@@ -21,98 +24,57 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import optax
 
 import eqrl
+from tests.agents_under_test import ALL_AGENTS, diayn, env_of, sac, td3, trainer_of
+from tests.training import test_frames
 
 
-HIDDEN = (16,)
 ENV = eqrl.envs.Point(max_steps=10, goal=(0.3, 0.1))
 TRAINER = eqrl.Trainer(
     num_envs=2, batch_size=16, capacity=200, warmup_steps=40, steps_per_iteration=1
 )
 
 
-def make_sac(**options: Any) -> eqrl.SAC:
-    return eqrl.SAC(
-        make_actor=eqrl.nn.Gaussian(HIDDEN),
-        make_critic=eqrl.nn.Critic(HIDDEN),
-        **options,
-    )
-
-
-def make_td3(**options: Any) -> eqrl.TD3:
-    return eqrl.TD3(
-        make_actor=eqrl.nn.Deterministic(HIDDEN),
-        make_critic=eqrl.nn.Critic(HIDDEN),
-        **options,
-    )
-
-
-def make_taac(**options: Any) -> eqrl.TAAC:
-    return eqrl.TAAC(
-        make_actor=eqrl.nn.Gaussian(HIDDEN),
-        make_critic=eqrl.nn.Critic(HIDDEN),
-        **options,
-    )
-
-
-def make_diayn(agent: Any, skills: Any = 3, **options: Any) -> Any:
-    options.setdefault("make_network", eqrl.nn.CategoricalDiscriminator(HIDDEN))
-    return eqrl.diayn(agent, skills, descriptor="observation", **options)
-
-
-def make_agents() -> dict[str, Any]:
-    """Every kind of agent, by name."""
-    return {
-        "SAC": make_sac(),
-        "SAC-fixed-temperature": make_sac(learn_temperature=False, num_critics=3),
-        "TD3": make_td3(),
-        "TD3-AdamW": make_td3(make_optimizer=(optax.adam, optax.adamw)),
-        "TAAC": make_taac(window_length=3),
-        "TAAC-L": make_taac(trajectory=eqrl.LinearTrajectory(), window_length=2),
-        "TAAC-Q": make_taac(
-            trajectory=eqrl.QuadraticTrajectory(inverse=False), debug=True
-        ),
-        "TAAC-options": make_taac(
-            window_length=1,
-            num_critics=3,
-            target_period=2,
-            advantage_clip=(-1.0, 2.0),
-            max_repeat_steps=3,
-            randomize_first_trajectory=True,
-            bootstrap="sampled",
-            td_loss=optax.huber_loss,
-        ),
-        "Normalized(SAC)": eqrl.Normalized(make_sac()),
-        "Normalized(TAAC)-faithful": eqrl.Normalized(
-            make_taac(window_length=2, faithful=True)
-        ),
-        "DIAYN(SAC)": make_diayn(make_sac()),
-        "DIAYN(TD3)-environment": make_diayn(make_td3(), environment_weight=0.5),
-        "Normalized(DIAYN(SAC))-sphere": eqrl.Normalized(
-            make_diayn(
-                make_sac(),
-                eqrl.SphereSkills(),
-                make_network=eqrl.nn.VonMisesFisherDiscriminator(HIDDEN),
-            )
-        ),
-        "DIAYN(TAAC)": make_diayn(make_taac(window_length=2)),
-        "DISk(SAC)": eqrl.Intrinsic(
-            make_sac(), eqrl.Incremental(descriptor="observation", recent_capacity=8)
-        ),
-    }
-
-
 def train(agent: Any) -> Any:
     """One agent, with rows of metrics that are averages."""
-    return eqrl.train(agent, ENV, TRAINER, num_steps=300, key=jr.key(0), log_every=100)
+    env, trainer = env_of(agent), trainer_of(agent, TRAINER)
+    return eqrl.train(agent, env, trainer, num_steps=300, key=jr.key(0), log_every=100)
+
+
+def train_smerl() -> Any:
+    """SMERL, whose replay knows the returns of episodes."""
+    make_replay = functools.partial(eqrl.ReplayBuffer, episode_returns=True)
+    return eqrl.train(
+        eqrl.Intrinsic(
+            eqrl.SkillConditioned(sac(), 2),
+            eqrl.SMERL(eqrl.Discriminator(2, descriptor="observation")),
+            environment_weight=1.0,
+        ),
+        ENV,
+        dataclasses.replace(TRAINER, make_replay=make_replay),
+        num_steps=300,
+        key=jr.key(7),
+        log_every=100,
+    )
+
+
+def train_on_images() -> Any:
+    """DQN on stacked images, whose frames the replay shares."""
+    return eqrl.train(
+        test_frames.DQN,
+        test_frames.ENV,
+        test_frames.REPLAY,
+        num_steps=300,
+        key=jr.key(8),
+        log_every=100,
+    )
 
 
 def train_seeds(members: Any) -> Any:
     """Three seeds of SAC."""
     return eqrl.train_seeds(
-        make_sac(),
+        sac(),
         ENV,
         TRAINER,
         num_seeds=3,
@@ -153,7 +115,7 @@ def train_population(agent: Any, members: Any) -> Any:
 def learn_skills() -> Any:
     """Two skills of DISk and their episodes."""
     agent = eqrl.Intrinsic(
-        make_sac(), eqrl.Incremental(descriptor="observation", recent_capacity=8)
+        sac(), eqrl.Incremental(descriptor="observation", recent_capacity=8)
     )
     skills = eqrl.learn_skills(
         agent,
@@ -171,7 +133,7 @@ def learn_skills() -> Any:
 
 def evaluate_skills() -> Any:
     """The skills of DIAYN, one of them fine-tuned, and a choice among them."""
-    agent = make_diayn(make_sac())
+    agent = diayn(sac(), descriptor="observation")
     solution = train(agent)
     return eqrl.evaluate_skills(
         agent, solution.state, ENV, num_episodes=2, key=jr.key(6)
@@ -181,15 +143,17 @@ def evaluate_skills() -> Any:
 def make_runs() -> dict[str, Callable[[], Any]]:
     """All trainings, by name."""
     runs: dict[str, Callable[[], Any]] = {
-        name: lambda agent=agent: train(agent) for name, agent in make_agents().items()
+        name: lambda agent=agent: train(agent) for name, agent in ALL_AGENTS.items()
     }
+    runs["SMERL(SAC)"] = train_smerl
+    runs["shared frames"] = train_on_images
     runs["seeds(SAC)"] = lambda: train_seeds("together")
     runs["seeds(SAC)-in_turn"] = lambda: train_seeds("in_turn")
     for members in ("in_turn", "together"):
         runs[f"population(SAC)-{members}"] = lambda members=members: train_population(
-            make_sac(), members
+            sac(), members
         )
-    runs["population(TD3)-in_turn"] = lambda: train_population(make_td3(), "in_turn")
+    runs["population(TD3)-in_turn"] = lambda: train_population(td3(), "in_turn")
     runs["learn_skills"] = learn_skills
     runs["evaluate_skills"] = evaluate_skills
     return runs
@@ -219,10 +183,14 @@ def main() -> None:
     parser.add_argument("--check", type=Path, help="digests of an earlier run")
     arguments = parser.parse_args()
 
+    runs = make_runs()
+    unknown = sorted({*arguments.only} - {*runs})
+    if unknown:
+        raise SystemExit(f"Nothing is called {unknown}; there are {', '.join(runs)}.")
     expected = json.loads(arguments.check.read_text()) if arguments.check else {}
     digests: dict[str, str] = {}
     differing: list[str] = []
-    for name, run in make_runs().items():
+    for name, run in runs.items():
         if arguments.only and name not in arguments.only:
             continue
         digests[name] = digest(run())
@@ -233,7 +201,10 @@ def main() -> None:
         print(f"{name:<32}{digests[name][:16]}{note}", flush=True)
     if arguments.output:
         arguments.output.write_text(json.dumps(digests, indent=2) + "\n")
-    if differing:
+    gone = sorted({*expected} - {*runs})
+    if gone:
+        print(f"Only in {arguments.check}: {', '.join(gone)}.")
+    if differing or gone:
         sys.exit(f"{len(differing)} of {len(digests)} differ: {', '.join(differing)}.")
 
 

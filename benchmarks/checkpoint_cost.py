@@ -15,6 +15,8 @@ import jax.random as jr
 
 import eqrl
 
+from .report import quartiles
+
 
 # Rows of less than a second, since checkpoints are made between rows.
 ROW = 100
@@ -61,7 +63,7 @@ def main() -> None:
             saved += found
         without.append(times[False])
         ratios.append(times[True] / times[False])
-    low, middle, high = statistics.quantiles(ratios, n=4)
+    low, middle, high = quartiles(ratios)
     print("| seconds of a turn | pairs | checkpoints | with / without | quartiles |")
     print("|---|---|---|---|---|")
     print(

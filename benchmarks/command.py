@@ -107,9 +107,12 @@ def _is_as_fast(
     if differing:
         print(f"\nThe machines differ (before, now): {differing}.")
     compared = {comparison.name for comparison in comparisons}
-    missing = [row.name for row in rows if row.name not in compared]
-    if missing:
-        print(f"\nNot in {arguments.check}: {', '.join(missing)}.")
+    new = [row.name for row in rows if row.is_checked and row.name not in compared]
+    if new:
+        print(f"\nNot in {arguments.check}: {', '.join(new)}.")
+    gone = [row.name for row in before if row.is_checked and row.name not in compared]
+    if gone and not arguments.only:
+        print(f"\nOnly in {arguments.check}: {', '.join(gone)}.")
     slower = [comparison.name for comparison in comparisons if comparison.slower]
     print(
         f"\n{len(slower)} of {len(comparisons)} rows are worse than in "

@@ -194,6 +194,7 @@ def _rows_of(name: str, num_envs: int) -> MakeRows:
                 "steps/s",
                 tuple(rate * num_envs for rate in rates[part]),
                 limits=limits,
+                is_checked=part != "own",
             )
             for part in parts
         ]

@@ -51,7 +51,8 @@ def seconds_of(name: str, *, is_evaluated: bool, seed: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=5, help="of trainings")
-    parser.add_argument("--only", nargs="*", default=["SAC", "PPO"])
+    names = ["SAC", "PPO"]
+    parser.add_argument("--only", nargs="+", default=names, choices=names)
     arguments = parser.parse_args()
     print("| training | seconds without | with / without | least to most |")
     print("|---|---|---|---|")

@@ -78,7 +78,8 @@ def returns(name: str, *, num_steps: int, seed: int) -> Float[Array, " seeds"]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--agents", nargs="*", default=["TAAC", "SAC"])
+    names = ["TAAC", "SAC"]
+    parser.add_argument("--agents", nargs="+", default=names, choices=names)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--num-steps", type=int, default=NUM_STEPS)
     parser.add_argument("--random-episodes", type=int, default=20_000)

@@ -117,7 +117,8 @@ def returns(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--agents", nargs="+", default=[*TASKS["pendulum"].num_steps])
+    names = [*TASKS["pendulum"].num_steps]
+    parser.add_argument("--agents", nargs="+", default=names, choices=names)
     parser.add_argument("--seed", type=int, default=0)
     add_precision(parser)
     arguments = parser.parse_args()

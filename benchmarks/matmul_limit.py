@@ -25,7 +25,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 import eqrl
 from eqrl._pytree.control_flow import filter_fori_loop
-from eqrl._training.mesh import automatic, map_members, on_each_device, replicate, shard
+from eqrl._training.mesh import map_members, on_each_device, replicate, shard
 
 from .matmuls import (
     Matmul,
@@ -35,6 +35,7 @@ from .matmuls import (
     operations_of,
 )
 from .measure import seconds
+from .population_speed import mesh_for
 
 
 SPEC = eqrl.EnvSpec(observation_size=27, action_size=8)
@@ -165,9 +166,7 @@ def main() -> None:
         operations = operations_of(counts)
         num_updates = math.ceil(arguments.updates / period) * period
         for size in arguments.sizes:
-            mesh = None
-            if size > 1:
-                mesh = automatic(jax.make_mesh((jax.device_count(),), ("population",)))
+            mesh = mesh_for(size)
             run = make_update_run(agent, size=size, num_updates=num_updates, mesh=mesh)
             ways = [limit_runs(matmul, size=size, mesh=mesh) for matmul, _ in counts]
             # Once to compile.

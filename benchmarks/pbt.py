@@ -59,7 +59,8 @@ def mean_return(name: str, *, selection: bool, seed: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--agents", nargs="+", default=["SAC", "TD3"])
+    names = ["SAC", "TD3"]
+    parser.add_argument("--agents", nargs="+", default=names, choices=names)
     parser.add_argument("--repetitions", type=int, default=3)
     arguments = parser.parse_args()
     print("| agent | repetition | PBT | left alone | difference | minutes |")

@@ -87,7 +87,8 @@ def _rows_of(work: str, libraries: Sequence[str]) -> MakeRows:
             note = f"cores in use: {cores:.2f}"
             name = f"peers/{work}/{library}"
             rates = tuple(amount / wall for wall in walls)
-            rows.append(Row(name, unit, rates, note=note))
+            # Without a limit of the machine; the ratios below are what is checked.
+            rows.append(Row(name, unit, rates, note=note, is_checked=False))
             if library != libraries[0]:
                 ratios = tuple(x / y for x, y in zip(walls, ours, strict=True))
                 beside = f"peers/{work}/{libraries[0]} beside {library}"

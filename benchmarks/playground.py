@@ -2,8 +2,8 @@
 
 `sac` trains SAC on CartpoleBalance, `cheetah` on CheetahRun, `ppo` trains PPO on Go1
 with critics that see the privileged state. `wrapper` plays CartpoleBalance in eqrl and
-in Playground's wrapper for training, the same seeds and actions, and prints how many
-different states episodes of one environment began in. `limits` trains PPO with the ends
+in Playground's wrapper for training, with random actions, and prints how many different
+states episodes of one environment began in. `limits` trains PPO with the ends
 and beginnings of eqrl, and with those of the wrapper: each episode begins in one of as
 many states as there are environments, which is also the successor at an end. Run it as
 `nox -s benchmarks -- playground sac --num-seeds 5`.

@@ -88,7 +88,7 @@ def times_of(
             )
         return states
 
-    run(1)
+    jax.block_until_ready(run(1))
     num_calls = 50 // num_updates
     return [1000 * seconds(lambda: run(num_calls)) / num_calls for _ in range(repeats)]
 

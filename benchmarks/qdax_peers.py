@@ -16,11 +16,15 @@ from qdax.core.neuroevolution.buffers.buffer import ReplayBuffer, Transition
 from qdax.core.neuroevolution.sac_td3_utils import do_iteration_fn, warmstart_buffer
 
 
+def _make_env(name: str) -> Any:
+    return envs.create(name, batch_size=1, episode_length=1000, backend="spring")
+
+
 def make_run(
     algorithm: str, env_name: str, *, capacity: int, warmup_steps: int, num_updates: int
 ) -> Callable[[], PyTree]:
     """A function that makes `num_updates` steps and updates, resuming each time."""
-    env = envs.create(env_name, batch_size=1, episode_length=1000)
+    env = _make_env(env_name)
     agent: Any
     if algorithm == "sac":
         agent = SAC(
@@ -79,7 +83,7 @@ def make_population_run(
     algorithm: str, env_name: str, *, size: int, capacity: int, num_updates: int
 ) -> Callable[[], PyTree]:
     """As `make_run`, for `size` members together."""
-    env = envs.create(env_name, batch_size=1, episode_length=1000)
+    env = _make_env(env_name)
     agent: Any
     if algorithm == "sac":
         config = PBTSacConfig(batch_size=256, episode_length=1000)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
-VERSION = 1
+VERSION = 2
 
 Quartiles = tuple[float, float, float]
 
@@ -28,6 +28,8 @@ class Row:
         figure does not depend on the machine's speed.
     - `shares`: of the time of the rounds that the same matmuls alone take, if measured.
     - `note`: for the reader of the table.
+    - `is_checked`: whether a later run is compared with it; not if it is the figure of
+        another library.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Row:
     limits: tuple[float, ...] = ()
     shares: tuple[float, ...] = ()
     note: str = ""
+    is_checked: bool = True
 
     @property
     def more_is_better(self) -> bool:
@@ -94,12 +97,12 @@ def compare_row(now: Row, before: Row, *, tolerance: float) -> Comparison:
 def compare(
     now: Sequence[Row], before: Sequence[Row], *, tolerance: float
 ) -> list[Comparison]:
-    """The rows that both runs have, measured in the same unit."""
+    """The rows to check that both runs have, measured in the same unit."""
     known = {(row.name, row.unit): row for row in before}
     return [
         compare_row(row, known[row.name, row.unit], tolerance=tolerance)
         for row in now
-        if (row.name, row.unit) in known
+        if row.is_checked and (row.name, row.unit) in known
     ]
 
 
@@ -126,6 +129,7 @@ def read(path: Path) -> tuple[list[Row], dict[str, str]]:
             limits=tuple(row["limits"]),
             shares=tuple(row["shares"]),
             note=row["note"],
+            is_checked=row["is_checked"],
         )
         for row in content["rows"]
     ]

@@ -245,7 +245,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--num-seeds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path("methods"))
-    parser.add_argument("--methods", nargs="+", default=[*WITH_SKILLS, *OF_NOVELTY])
+    names = [*WITH_SKILLS, *OF_NOVELTY]
+    parser.add_argument("--methods", nargs="+", default=names, choices=names)
     arguments = parser.parse_args()
     folder = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -253,6 +254,9 @@ def main() -> None:
     print("method,seed,cells,cells_alone,distance,training_cells,rank_correlation")
     for name in arguments.methods:
         measure(name, arguments.num_seeds, folder, panels)
+    if len(panels) < len(names):
+        # The rest is about all of them.
+        return
     env, agent, key = OnDisc(Point()), make_sac(), jr.key(0)
     played, _ = eqrl.rollout(
         agent,

@@ -34,6 +34,12 @@ class Task:
     num_seeds: int = 5
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def whole_steps(self) -> int:
+        """The steps of its whole iterations, those that it trains for."""
+        size = self.trainer.steps_of_iteration
+        return self.num_steps // size * size
+
 
 def _ppo_on_cartpole(num_steps: int, asked: float) -> Task:
     return Task(
@@ -107,6 +113,7 @@ TASKS = {
         trainer=eqrl.Trainer.on_policy(num_envs=8, num_steps=64),
         num_steps=100_000,
         asked=0.95,
+        num_seeds=10,
     ),
     "ppo-pendulum": Task(
         agent=eqrl.Normalized(
@@ -187,16 +194,14 @@ TASKS = {
 def reached(task: Task, *, seed: int) -> tuple[Float[Array, " seeds"], dict[str, Any]]:
     """The mean greedy return of each seed, and the last row of metrics."""
     env = eqrl.envs.make(task.env, **task.options)
-    size = task.trainer.steps_of_iteration
-    num_steps = task.num_steps // size * size
     solution = eqrl.train_seeds(
         task.agent,
         env,
         task.trainer,
         num_seeds=task.num_seeds,
         members="together",
-        num_steps=num_steps,
-        log_every=num_steps // 20,
+        num_steps=task.whole_steps,
+        log_every=task.whole_steps // 20,
         key=jr.key(seed),
     )
 
@@ -231,8 +236,8 @@ def main() -> None:
             if name in metrics
         )
         print(
-            f"| {name} | {task.num_steps:,} | {task.asked:g} | {returns.mean():.4g} | "
-            f"{each} | {last} | {minutes:.1f} |",
+            f"| {name} | {task.whole_steps:,} | {task.asked:g} "
+            f"| {returns.mean():.4g} | {each} | {last} | {minutes:.1f} |",
             flush=True,
         )
 

@@ -36,6 +36,8 @@ class Worker:
             # Workers share the memory of a GPU.
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
             **os.environ,
+            # A worker says how long compiling takes.
+            "JAX_ENABLE_COMPILATION_CACHE": "false",
             # Safe paths: the folder that it is started in must not hide packages.
             "PYTHONPATH": str(ROOT),
             "PYTHONSAFEPATH": "1",

@@ -129,6 +129,8 @@ def main() -> None:
     of_precision = "" if arguments.precision == "float32" else " bfloat16"
     pythons = {f"eqrl{of_precision}": sys.executable}
     if arguments.peers:
+        if not arguments.env.startswith("gymnasium/"):
+            parser.error("--peers: SBX steps Gymnasium's environments only.")
         pythons["sbx"] = python_of("sbx")
     for name in arguments.agents:
         for seed in range(arguments.seeds):
@@ -152,6 +154,7 @@ def run_once(arguments: Any, library: str, python: str, name: str, seed: int) ->
         with output.open() as file:
             rows = list(csv.DictReader(file))
     if any(which.items() <= row.items() for row in rows):
+        print(f"In {output} already: {library}, {name}, seed {seed}.", flush=True)
         return
     options = ["--steps", which["steps"], "--warmup", which["warmup"]]
     worker = f"{library}:{name}:{seed}"
