@@ -62,10 +62,11 @@ def test_quartiles_are_those_of_the_values_themselves() -> None:
 def test_rows_come_back_from_their_file(tmp_path: Path) -> None:
     rows = [
         Row("a", "updates/s", (1.0, 2.0), limits=(3.0, 4.0), shares=(0.8, 0.9)),
-        Row("b", "MB", (5.0,), note="a device"),
+        Row("b", "MB", (5.0,), note="a device", is_checked=False),
     ]
     write(tmp_path / "rows.json", rows, {"jax": "1"})
     assert read(tmp_path / "rows.json") == (rows, {"jax": "1"})
+    assert [x.name for x in compare(rows, rows, tolerance=0.0)] == ["a"]
     (tmp_path / "other.json").write_text("[1]")
     with pytest.raises(ValueError, match="no results"):
         read(tmp_path / "other.json")
