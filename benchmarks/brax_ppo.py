@@ -4,7 +4,8 @@ Backend `generalized`, episodes of 1,000 steps. Both are evaluated repeatedly du
 training by 64 greedy episodes, until the mean return is 1,000. Sizes, rates and
 networks are the same for both: networks and clip are brax's defaults. Like brax's PPO,
 ours computes advantages again with the updated critic, and begins with a standard
-deviation below 1: 0.5, where brax has 0.69. brax's PPO also runs with the settings of
+deviation below 1: 0.5, where brax has 0.69. Ours clips gradients at a norm of 10,
+brax's not. brax's PPO also runs with the settings of
 its own tutorial. Run it as `nox -s benchmarks -- brax_ppo`.
 """
 
