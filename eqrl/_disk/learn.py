@@ -45,6 +45,7 @@ from .._training.trainer import AnyTrainerState, Trainer, TrainerState
 from .._types.custom_types import Extras, Memory, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
+from ..envs._check import play_if_asked
 from ..envs._host import SimulatorError, checked_result, release
 from .library import (
     Learner,
@@ -539,9 +540,10 @@ def learn_skills(
     The `Skills`.
 
     Raises a `ValueError` if the arguments do not fit each other, an
-    `eqrl.NonFiniteError` if training meets a value that is not finite, and
+    `eqrl.NonFiniteError` if training meets a value that is not finite, an
+    `eqrl.SimulatorError` if a simulator outside JAX fails, and
     `eqrl.TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP. The `solution` of the
-    last two holds the skills so far, and training can resume from it.
+    last three holds the skills so far, and training can resume from it.
     """
     key = reusable_key(key)
     learner, reward = find_learner(agent)
@@ -560,6 +562,8 @@ def learn_skills(
             f"`max_skills={max_skills}` leaves no room for `num_skills={num_skills}`."
         )
     schedule = make_schedule(env, num_skills)
+    for world in schedule.envs:
+        play_if_asked(world)
     first = schedule.envs[0]
     check_numbers(agent, first.spec)
     if initial is None:

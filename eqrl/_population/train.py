@@ -210,10 +210,11 @@ def train_population(
     Raises a `ValueError` before the first step if the arguments, or the shape of the
     score, do not fit each other. A member in which a value became `nan` or infinite
     keeps its earlier state, has the score `nan`, and is the first to be replaced; once
-    this has happened to all members, a `NonFiniteError` is raised. Ctrl-C, SIGTERM or
-    SIGHUP on any process raises `TrainingInterrupted`, even within a generation; the
-    call that resumes from it finishes that generation as the first of its
-    `num_generations`. Both errors hold the solution so far.
+    this has happened to all members, a `NonFiniteError` is raised. A simulator outside
+    JAX that fails raises a `SimulatorError`. Ctrl-C, SIGTERM or SIGHUP on any process
+    raises `TrainingInterrupted`, even within a generation; the call that resumes from
+    it finishes that generation as the first of its `num_generations`. The last three
+    hold the solution so far.
     """
     evaluation_env = env if evaluation_env is None else evaluation_env
     key = reusable_key(key)

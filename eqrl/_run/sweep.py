@@ -178,8 +178,8 @@ def sweep(
     A `SweepSolution`, in which a seed that diverged has the score `nan`.
 
     Raises a `ValueError` before the first step if a name, a value, the score or the
-    folder does not fit, and `TrainingInterrupted` as `train_seeds` does; the `folder`
-    then holds all progress.
+    folder does not fit, and `SimulatorError` and `TrainingInterrupted` as `train_seeds`
+    does; the `folder` then holds all progress.
     """
     key = reusable_key(key)
     play_if_asked(env)

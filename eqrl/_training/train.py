@@ -108,9 +108,10 @@ def train(
     A `Solution`.
 
     Raises a `ValueError` if the arguments do not fit each other, a `NonFiniteError` if
-    an observation, an action, a reward, or the result of an update is not finite, and
+    an observation, a descriptor, an action, a reward, or the result of an update is not
+    finite, a `SimulatorError` if a simulator outside JAX fails, and
     `TrainingInterrupted` within seconds of Ctrl-C, SIGTERM or SIGHUP, unless a single
-    iteration takes longer. The last two hold the solution so far.
+    iteration takes longer. The last three hold the solution so far.
     """
     key = reusable_key(key)
     trainer.check_num_steps(num_steps)

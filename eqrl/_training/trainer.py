@@ -75,8 +75,8 @@ TrainerState.__init__.__doc__ = """**Arguments:**
 - `agent`: the agent's state.
 - `actors`: the agent in its environments, in mid-episode; a stack of `num_envs`.
 - `replay`: past transitions, a `ReplayState` unless the trainer has another replay.
-- `failed`: whether an observation, an action, a reward or the agent's state became
-    `nan` or infinite. If so, nothing here has changed since.
+- `failed`: whether an observation, a descriptor, an action, a reward or the agent's
+    state became `nan` or infinite. If so, nothing here has changed since.
 """
 
 AnyTrainerState = TrainerState[Any, Any, Any, Any]
@@ -352,7 +352,7 @@ Trainer.__init__.__doc__ = """**Arguments:**
 - `steps_per_iteration`: steps of every environment in an iteration, at least 1.
 - `updates_per_iteration`: updates in an iteration; 0 only collects.
 - `warmup_mode`: how to act in the warm-up: `"random"` draws uniform actions, `"sample"`
-    samples the untrained policy.
+    samples the policy, untrained unless `agent_state` is given.
 - `make_replay`: makes the replay, an `eqrl.AbstractReplay`; called as
     `make_replay(capacity=..., batch_size=..., sequence_length=...)`. It is static, so
     pass a class or a frozen dataclass; equal ones share a compilation.

@@ -72,8 +72,8 @@ def typecheck(
         that would be promoted, and keys that are used twice
         (`jax_numpy_rank_promotion="raise"`, `jax_numpy_dtype_promotion="strict"`,
         `jax_debug_key_reuse=True`). This holds for the whole process.
-    - `play_envs`: whether `eqrl.envs.check` plays an environment before a training in
-        it begins; with `None` it does if `strict`.
+    - `play_envs`: whether `eqrl.envs.check` plays an environment written in JAX before
+        a training in it begins; with `None` it does if `strict`.
 
     Raises a `ValueError` if a package has been imported already.
     """

@@ -5,6 +5,7 @@ import jax.random as jr
 import pytest
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+import eqrl
 from eqrl import EnvSpec, FloatLike, hyperparameter
 from eqrl._types import typecheck
 from eqrl.envs import AbstractEnv, Outcome, check
@@ -74,10 +75,13 @@ def test_environments_are_played_before_a_training_only_if_asked(
 ) -> None:
     played = []
     monkeypatch.setattr(
-        "eqrl.envs._check.check", lambda env, *, key: played.append(env)
+        "eqrl.envs._check.check", lambda env, *, key: played.append(env) or 1 / 0
     )
     play_if_asked(Faulty())
     assert played == []
     monkeypatch.setattr(typecheck, "_plays_envs", True)
-    play_if_asked(Faulty())
+    agent = eqrl.Intrinsic(eqrl.SAC(), eqrl.Incremental())
+    train = {"num_steps": 1_000, "key": jr.key(0)}
+    with pytest.raises(ZeroDivisionError):
+        eqrl.learn_skills(agent, Faulty(), eqrl.Trainer(), num_skills=1, **train)
     assert len(played) == 1
