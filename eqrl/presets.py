@@ -246,6 +246,28 @@ _TUNED = (
     ),
     Preset(
         agent="ppo",
+        env="brax/inverted_double_pendulum",
+        backend="generalized",
+        options={
+            "lr": 3e-3,
+            "reward_scale": 0.01,
+            "entropy_weight": 0.0,
+            "num_epochs": 10,
+            "num_minibatches": 8,
+            "recompute_advantages": True,
+            "anneal_steps": 409_600.0,
+        },
+        trainer={"num_envs": 16, "steps_per_iteration": 64},
+        normalize=True,
+        num_steps=409_600,
+        minutes=3.4,
+        returns=_numbers(
+            "9353.8 9294.2 9353.8 9355.6 9355.6 9347.2 9358.6 9359.8 9355.7 9354.8 "
+            "9357.8 6173.6 9356.4 9359.7 9121.6 9357.3 9356.1 9358.5 9359.5 9358.6"
+        ),
+    ),
+    Preset(
+        agent="ppo",
         env="gymnax/CartPole-v1",
         options={"lr": 2.5e-4, "value_clip": 0.2, "anneal_steps": 199_680.0},
         trainer={"num_envs": 4, "steps_per_iteration": 128},
