@@ -1,4 +1,4 @@
-"""A trained policy and its picture for each task with a short preset, and one more.
+"""A trained policy and its picture for each task with a preset not from a paper.
 
 `eqrl train` trains each once, without naming an agent, from a seed that no preset has
 seen; the policy and an episode of it (of brax the learning curve) are written into
@@ -25,15 +25,6 @@ from .presets import has_ended
 
 SEED = 1000
 FOLDER = Path(__file__).parents[1] / "docs" / "results" / "policies"
-# Options of `eqrl train` where there is no preset.
-OTHERS = {
-    "envpool/BipedalWalker-v3": (
-        *("ppo", "--num-steps", "3014656", "--anneal-steps", "3014656", "--lr", "5e-4"),
-        *("--discount", "0.999", "--entropy-weight", "0", "--reward-scale", "0.1"),
-        *("--num-epochs", "10", "--num-minibatches", "32", "--num-envs", "32"),
-        *("--steps-per-iteration", "128", "--normalize"),
-    ),
-}
 # GIFs are shrunk to these, so that the repository stays small.
 MOST_FRAMES, MOST_PIXELS = 100, 320
 # gymnax has no picture of these.
@@ -52,7 +43,7 @@ def make(env: str, run: Path) -> None:
     else:
         words = ("--env", env, "--seed", str(SEED), "--log-every", "10000")
         words += ("--folder", str(run))
-        _eqrl("train", *OTHERS.get(env, ()), *words)
+        _eqrl("train", *words)
     name = env.replace("/", "-")
     _eqrl("export", str(run), "--output", str(FOLDER / f"{name}.policy"))
     if env.startswith("brax/"):
@@ -119,7 +110,7 @@ def main() -> None:
     options = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
     presets = (preset for preset in PRESETS.values() if preset.paper is None)
-    envs = {*OTHERS, *(preset.env for preset in presets)}
+    envs = {preset.env for preset in presets}
     # Other libraries' versions of gymnax's tasks need no policy of their own.
     names = [env.removeprefix("gymnax/") for env in envs]
     envs -= {f"{library}/{x}" for library in ("envpool", "gymnasium") for x in names}

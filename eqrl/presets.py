@@ -496,6 +496,24 @@ _TUNED = (
     ),
     Preset(
         agent="ppo",
+        env="envpool/BipedalWalker-v3",
+        options={
+            "lr": 5e-4,
+            "discount": 0.999,
+            "reward_scale": 0.1,
+            "entropy_weight": 0.0,
+            "num_epochs": 10,
+            "num_minibatches": 32,
+            "anneal_steps": 3_014_656.0,
+        },
+        trainer={"num_envs": 32, "steps_per_iteration": 128},
+        normalize=True,
+        num_steps=3_014_656,
+        minutes=11.7,
+        returns=(265.7, 252.4, 257.7),
+    ),
+    Preset(
+        agent="ppo",
         env="envpool/LunarLander-v3",
         options={
             "lr": 1e-3,
@@ -684,6 +702,7 @@ PUBLISHED: Mapping[str, float] = {
     "brax/inverted_pendulum": 1000.0,
     "envpool/Acrobot-v1": -73.5,
     "envpool/Ant-v4": 1953.0,
+    "envpool/BipedalWalker-v3": 287.9,
     "envpool/CartPole-v1": 500.0,
     "envpool/HalfCheetah-v4": 9535.0,
     "envpool/Hopper-v4": 2410.0,
