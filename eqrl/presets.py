@@ -187,14 +187,27 @@ _sac_on_mujoco = functools.partial(
     paper=("sac", "SAC"),
 )
 
-_pqn_on_minatar = functools.partial(
-    Preset,
-    agent="pqn",
-    trainer={"num_envs": 128, "steps_per_iteration": 32},
-    hidden_sizes=(128,),
-    convolution="minatar",
-    has_discrete_actions=True,
-)
+_BOX2D = {"discount": 0.999, "reward_scale": 0.1, "num_minibatches": 32}
+_TEN_EPOCHS = {"num_epochs": 10, "num_minibatches": 8}
+
+
+def _pqn_on_minatar(
+    game: str, num_steps: int, minutes: float, returns: tuple[float, ...]
+) -> Preset:
+    """The settings of PQN's paper, scaled to a number of steps."""
+    return Preset(
+        agent="pqn",
+        env=f"gymnax/{game}-MinAtar",
+        options={"epsilon_steps": num_steps / 10, "anneal_steps": float(num_steps)},
+        trainer={"num_envs": 128, "steps_per_iteration": 32},
+        hidden_sizes=(128,),
+        convolution="minatar",
+        has_discrete_actions=True,
+        num_steps=num_steps,
+        minutes=minutes,
+        returns=returns,
+    )
+
 
 _TUNED = (
     Preset(
@@ -246,14 +259,11 @@ _TUNED = (
     ),
     Preset(
         agent="ppo",
-        env="brax/inverted_double_pendulum",
-        backend="generalized",
         options={
             "lr": 3e-3,
             "reward_scale": 0.01,
             "entropy_weight": 0.0,
-            "num_epochs": 10,
-            "num_minibatches": 8,
+            **_TEN_EPOCHS,
             "recompute_advantages": True,
             "anneal_steps": 409_600.0,
         },
@@ -265,6 +275,7 @@ _TUNED = (
             "9353.8 9294.2 9353.8 9355.6 9355.6 9347.2 9358.6 9359.8 9355.7 9354.8 "
             "9357.8 6173.6 9356.4 9359.7 9121.6 9357.3 9356.1 9358.5 9359.5 9358.6"
         ),
+        **{**_INVERTED_PENDULUM, "env": "brax/inverted_double_pendulum"},
     ),
     Preset(
         agent="ppo",
@@ -387,8 +398,7 @@ _TUNED = (
             "decay": 0.99,
             "reward_scale": 0.1,
             "entropy_weight": 0.02,
-            "num_epochs": 10,
-            "num_minibatches": 8,
+            **_TEN_EPOCHS,
             "anneal_steps": 2_048_000.0,
         },
         trainer={"num_envs": 64, "steps_per_iteration": 32},
@@ -407,8 +417,7 @@ _TUNED = (
             "discount": 0.97,
             "reward_scale": 0.1,
             "entropy_weight": 0.0,
-            "num_epochs": 10,
-            "num_minibatches": 8,
+            **_TEN_EPOCHS,
             "recompute_advantages": True,
             "anneal_steps": 20_480.0,
         },
@@ -478,11 +487,9 @@ _TUNED = (
         env="envpool/LunarLanderContinuous-v3",
         options={
             "lr": 1e-3,
-            "discount": 0.999,
+            **_BOX2D,
             "decay": 0.98,
-            "reward_scale": 0.1,
             "entropy_weight": 0.0,
-            "num_minibatches": 32,
             "anneal_steps": 1_499_136.0,
         },
         trainer={"num_envs": 16, "steps_per_iteration": 256},
@@ -499,11 +506,9 @@ _TUNED = (
         env="envpool/BipedalWalker-v3",
         options={
             "lr": 5e-4,
-            "discount": 0.999,
-            "reward_scale": 0.1,
+            **_BOX2D,
             "entropy_weight": 0.0,
             "num_epochs": 10,
-            "num_minibatches": 32,
             "anneal_steps": 3_014_656.0,
         },
         trainer={"num_envs": 32, "steps_per_iteration": 128},
@@ -515,14 +520,7 @@ _TUNED = (
     Preset(
         agent="ppo",
         env="envpool/LunarLander-v3",
-        options={
-            "lr": 1e-3,
-            "discount": 0.999,
-            "decay": 0.98,
-            "reward_scale": 0.1,
-            "num_minibatches": 32,
-            "anneal_steps": 524_288.0,
-        },
+        options={"lr": 1e-3, **_BOX2D, "decay": 0.98, "anneal_steps": 524_288.0},
         trainer={"num_envs": 16, "steps_per_iteration": 256},
         normalize=True,
         has_discrete_actions=True,
@@ -533,63 +531,25 @@ _TUNED = (
             "279.7 278.0 273.7 284.0 248.9 269.7 277.1 277.1 276.5 271.9"
         ),
     ),
+    _pqn_on_minatar("Asterix", 2_002_944, 3.7, (67.9, 68.3, 67.5, 68.0, 68.5)),
+    _pqn_on_minatar("Breakout", 4_005_888, 5.23, (67.2, 62.3, 92.0, 77.3, 55.0)),
+    _pqn_on_minatar("Freeway", 2_002_944, 4.35, (65.4, 65.7, 66.4, 65.6, 66.4)),
     _pqn_on_minatar(
-        env="gymnax/Asterix-MinAtar",
-        options={"epsilon_steps": 200_294.4, "anneal_steps": 2_002_944.0},
-        num_steps=2_002_944,
-        minutes=3.7,
-        returns=(67.9, 68.3, 67.5, 68.0, 68.5),
+        "SpaceInvaders", 2_002_944, 3.92, (159.0, 151.0, 151.0, 148.0, 151.0)
     ),
-    _pqn_on_minatar(
-        env="gymnax/Breakout-MinAtar",
-        options={"epsilon_steps": 400_588.8, "anneal_steps": 4_005_888.0},
-        num_steps=4_005_888,
-        minutes=5.23,
-        returns=(67.2, 62.3, 92.0, 77.3, 55.0),
-    ),
-    _pqn_on_minatar(
-        env="gymnax/Freeway-MinAtar",
-        options={"epsilon_steps": 200_294.4, "anneal_steps": 2_002_944.0},
-        num_steps=2_002_944,
-        minutes=4.35,
-        returns=(65.4, 65.7, 66.4, 65.6, 66.4),
-    ),
-    _pqn_on_minatar(
-        env="gymnax/SpaceInvaders-MinAtar",
-        options={"epsilon_steps": 200_294.4, "anneal_steps": 2_002_944.0},
-        num_steps=2_002_944,
-        minutes=3.92,
-        returns=(159.0, 151.0, 151.0, 148.0, 151.0),
-    ),
-    _pqn_on_minatar(
-        env="gymnax/Seaquest-MinAtar",
-        options={"epsilon_steps": 200_294.4, "anneal_steps": 2_002_944.0},
-        num_steps=2_002_944,
-        minutes=10.2,
-        returns=(73.0, 7.5, 59.1, 62.8, 48.4),
+    _pqn_on_minatar("Seaquest", 2_002_944, 10.2, (73.0, 7.5, 59.1, 62.8, 48.4)),
+    _td3_on_mujoco(
+        env="envpool/Hopper-v4", minutes=24.47, returns=(2978.3, 3264.5, 1732.0)
     ),
     _td3_on_mujoco(
-        env="envpool/Hopper-v4",
-        minutes=24.47,
-        returns=(2978.3, 3264.5, 1732.0),
+        env="envpool/Walker2d-v4", minutes=26.47, returns=(2924.3, 985.5, 4144.4)
     ),
     _td3_on_mujoco(
-        env="envpool/Walker2d-v4",
-        minutes=26.47,
-        returns=(2924.3, 985.5, 4144.4),
-    ),
-    _td3_on_mujoco(
-        env="envpool/Ant-v4",
-        minutes=39.13,
-        returns=(4151.1, 2006.6, 2310.2),
+        env="envpool/Ant-v4", minutes=39.13, returns=(4151.1, 2006.6, 2310.2)
     ),
     _sac_on_mujoco(
         env="envpool/Ant-v4",
-        options={
-            **_RATES,
-            "initial_temperature": 0.2,
-            "learn_temperature": False,
-        },
+        options={**_RATES, "initial_temperature": 0.2, "learn_temperature": False},
         num_steps=300_000,
         minutes=42.97,
         returns=(3960.6, 4872.6, 1392.6),
