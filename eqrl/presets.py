@@ -187,6 +187,7 @@ _sac_on_mujoco = functools.partial(
     paper=("sac", "SAC"),
 )
 
+# Settings of PPO that several presets share.
 _BOX2D = {"discount": 0.999, "reward_scale": 0.1, "num_minibatches": 32}
 _TEN_EPOCHS = {"num_epochs": 10, "num_minibatches": 8}
 
