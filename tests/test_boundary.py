@@ -461,13 +461,17 @@ def test_an_intrinsic_reward_is_one_number_for_each_transition() -> None:
 
 
 class Amnesiac(Relay):
-    """Returns what `wrong` says from its update."""
+    """Returns what `wrong` says from its methods."""
 
     wrong: str = eqx.field(static=True)
 
     def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> Any:
         del spec, key
         return jnp.zeros(2)
+
+    def observe(self, state: Any, transitions: Any) -> Any:
+        del transitions
+        return None if self.wrong == "observe" else state
 
     def update(self, state: Any, batch: Any, *, key: PRNGKeyArray) -> Any:
         del batch, key
@@ -488,6 +492,9 @@ def test_what_the_update_of_a_reward_gives_is_named() -> None:
         ):
             with pytest.raises(ValueError, match=message):
                 updated(agent)
+    agent = eqrl.Intrinsic(Learner(), Amnesiac(wrong="observe"))
+    with pytest.raises(ValueError, match="`observe` of Amnesiac gives another state"):
+        eqx.filter_eval_shape(agent.observe, state_of(agent, ENV.spec), BATCH)
 
 
 def test_a_gradient_of_another_model_is_refused() -> None:

@@ -101,8 +101,8 @@ def _output(name: str, network: AnyNetwork, *vectors: jax.ShapeDtypeStruct) -> P
         reason = (str(error) or repr(error)).splitlines()[0].rstrip(".")
         raise ValueError(
             f"The network of `{name}` fails for one vector of shape {shapes}: "
-            f"{reason}. Write it for a single observation, and let it follow the sizes "
-            "that it is made with."
+            f"{reason}. Write it for a single observation, of the sizes that it is "
+            "made with, and without a state or a key, as batch normalization has."
         ) from error
 
 
@@ -113,7 +113,7 @@ def _given(
     given = _output(name, policy, spec.observation_struct)
     if not isinstance(given, kind):
         raise ValueError(
-            f"The actor of `{name}` gives a {type(given).__name__} for one "
+            f"The actor of `{name}` gives an output of {described(given)} for one "
             f"observation; it must give {must}."
         )
     return given

@@ -374,15 +374,13 @@ def _parse_training(
     if preset is not None:
         # The run's own options include it, for the number of steps that it trains.
         options = {x: y for x, y in preset.options.items() if x != "anneal_steps"}
-        print(
-            f"by default the preset of {dataclasses.replace(preset, options=options)}"
-        )
+        tell(f"by default the preset of {dataclasses.replace(preset, options=options)}")
     if is_within and run.settings.env == POINT:
         values = POINT_OPTIONS if name else DISK_OPTIONS
         # The defaults of a custom agent are its author's.
         names = dict(run.options).keys() - ({} if own is None else run.agent_options)
         listed = ", ".join(f"{x}={y}" for x, y in values.items() if x in names)
-        print(f"by default settings for short trainings of skills on {POINT}: {listed}")
+        tell(f"by default settings for short trainings of skills on {POINT}: {listed}")
     # `eqrl pbt` has no option for it.
     tensorboard = getattr(output, "tensorboard", False)
     return Train(run, place, tensorboard, preset, preset is None and name in AGENTS)
@@ -563,11 +561,17 @@ def _rounded_up(name: str, given: int, trainer_options: Mapping[str, Any]) -> in
     if size < 1 or given % size == 0:
         return given
     num_steps = (given // size + 1) * size
-    print(
+    tell(
         f"`{name}={given}` is rounded up to {num_steps}, a whole number of iterations "
         f"of {size} environment steps each"
     )
     return num_steps
+
+
+def tell(line: str) -> None:
+    """Writes to standard output; that it is closed ends no training."""
+    with contextlib.suppress(OSError):
+        print(line, flush=True)
 
 
 def _find_preset(command: str, agent: str, given: argparse.Namespace) -> Preset | None:

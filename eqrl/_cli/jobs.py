@@ -69,7 +69,7 @@ from .._training.trainer import AnyTrainerState, Trainer
 from .._types.data import Discrete
 from ..envs._base import AnyEnv
 from ..presets import PRESETS, Preset
-from .commands import Train
+from .commands import Train, tell
 from .finished import evaluation_env
 from .training import (
     AbstractJob,
@@ -606,7 +606,7 @@ def make_job(command: Train) -> AbstractJob[Any, Any]:
     if command.lacks_preset:
         near = nearest_preset(run, env)
         named = "" if near is None else f"; the nearest is that of {near}"
-        print(f"No preset fits; these are the library's defaults{named}")
+        tell(f"No preset fits; these are the library's defaults{named}")
     if isinstance(run.schedule, SkillSchedule):
         return LibraryJob(run, agent, env, trainer, tensorboard)
     mesh = make_mesh(run.schedule.devices)

@@ -78,7 +78,8 @@ def main(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interruption:
         say("Interrupted.")
         # Shells report a process killed by a signal as 128 plus its number.
-        return 128 + next(iter(interruption.args), signal.SIGINT)
+        given = next(iter(interruption.args), signal.SIGINT)
+        return 128 + getattr(interruption, "signal", given)
     except (ValueError, OSError, NotInstalledError) as error:
         say(message_of(error))
         return 2

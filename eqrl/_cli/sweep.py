@@ -52,6 +52,7 @@ from .commands import (
     import_both,
     make_devices_for,
     parse,
+    tell,
 )
 from .finished import (
     WHOLE_GAMES,
@@ -60,7 +61,7 @@ from .finished import (
     evaluation_key,
     returns_of_policies,
 )
-from .training import say, warn_without_reward
+from .training import Reporter, say, warn_without_reward
 
 
 _HELP = """Train many settings of hyperparameters, each from several seeds.
@@ -219,18 +220,20 @@ def _begin(run: Run[Training], search: Search, place: Place) -> int:
     )
     group_settings(settings, env, schedule.num_steps)
     folder = place.folder or new_folder(f"sweep-{run.name}")
-    with claim_folder(folder, overwrite=place.overwrite):
-        write_config(folder, run)
-        write_json(folder, SEARCH, dataclasses.asdict(search))
     try:
-        return _train(folder, run, search)
+        with claim_folder(folder, overwrite=place.overwrite):
+            write_config(folder, run)
+            write_json(folder, SEARCH, dataclasses.asdict(search))
+            try:
+                return _train(folder, run, search)
+            finally:
+                # A sweep that is refused leaves a folder that can be used again.
+                if not (folder / SWEEP).exists():
+                    (folder / CONFIG).unlink()
+                    (folder / SEARCH).unlink()
     finally:
-        # A sweep that is refused leaves nothing, so that the folder can be used again.
-        if not (folder / SWEEP).exists():
-            (folder / CONFIG).unlink()
-            (folder / SEARCH).unlink()
-            if place.folder is None:
-                shutil.rmtree(folder)
+        if place.folder is None and not (folder / SWEEP).exists():
+            shutil.rmtree(folder)
 
 
 # The least allowed numbers, by the names of their options.
@@ -330,11 +333,10 @@ def _train(folder: Path, run: Run[Training], search: Search) -> int:
     names = ", ".join([*search.grid, *(name for name, *_ in search.priors)])
     # Its seeds are evaluated once, with another option's number of episodes.
     unused = f", evaluation_episodes={run.schedule.evaluation_episodes}"
-    print(
+    tell(
         f"settings of {str(run).replace(unused, '')}; each of the sweep has its own "
         f"{names}; num_episodes={search.num_episodes}, center={search.center}, "
-        f"num_fresh_seeds={search.num_fresh_seeds}",
-        flush=True,
+        f"num_fresh_seeds={search.num_fresh_seeds}"
     )
     try:
         solution = _sweep(folder, run, search)
@@ -344,8 +346,7 @@ def _train(folder: Path, run: Run[Training], search: Search) -> int:
             f"`{run.resuming(folder, command='sweep')}` resumes it."
         )
         return 128 + error.signal
-    print(solution)
-    print(f"folder: {folder}", flush=True)
+    tell(f"{solution}\nfolder: {folder}")
     returns = {
         f"episode_return_{index}": metrics["episode_return"]
         for index, metrics in enumerate(solution.metrics)
@@ -389,7 +390,7 @@ def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
     env = run.make_env()
     whole = evaluation_env(env)
     if whole is not env:
-        print(f"Evaluations are {WHOLE_GAMES}.", flush=True)
+        tell(f"Evaluations are {WHOLE_GAMES}.")
     return sweep(
         run.make_agent(),
         env,
@@ -401,7 +402,7 @@ def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
         evaluation_env=whole,
         folder=folder,
         members=schedule.members,
-        progress=report,
+        progress=Reporter("The progress", report),
         **(dataclasses.asdict(search) | _varied(run, search)),
     )
 

@@ -3,7 +3,6 @@
 import abc
 import contextlib
 import dataclasses
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -36,7 +35,7 @@ from .._training.trainer import AnyTrainerState, Trainer
 from .._types.installed import is_installed, not_installed
 from ..envs._base import AnyEnv
 from ..envs._host import SimulatorError, are_present, is_host
-from .commands import Evaluate, Place
+from .commands import Evaluate, Place, tell
 from .finished import (
     WHOLE_GAMES,
     evaluation_env,
@@ -225,16 +224,16 @@ def run_training(job: AbstractJob[Any, Result], place: Place) -> int:
             "episode of the evaluation after training might never end; give "
             "`--max-steps`, or put an `eqrl.envs.TimeLimit` around your own."
         )
-    print(f"settings of {job.run}", flush=True)
+    tell(f"settings of {job.run}")
     state, number = job.shapes()
     transitions, num_bytes = replay_size(state)
     each = "" if number == 1 else f"{number} x "
     size = f"{number * num_bytes / 1e9:.2f} GB"
     if number * num_bytes < 1e8:
         size = f"{number * num_bytes / 1e6:.1f} MB"
-    print(f"replay: {each}{transitions:,} transitions, {size}", flush=True)
+    tell(f"replay: {each}{transitions:,} transitions, {size}")
     if evaluation_env(job.env) is not job.env:
-        print(f"Evaluations are {WHOLE_GAMES}.", flush=True)
+        tell(f"Evaluations are {WHOLE_GAMES}.")
     if place.resume and place.folder is not None:
         with locked(place.folder), deferred_interrupt() as interrupt, giving_away():
             initial = job.load(place.folder)
@@ -329,7 +328,7 @@ def _train_into(
     # A second signal, or a first one after training, leaves out what is to come.
     if interrupt.insisted or (interrupt.first is not None and exit_code < 128):
         raise KeyboardInterrupt(interrupt.first)
-    interrupt.first = interrupt.first or signal.SIGINT
+    interrupt.raises_at_once = True
     failed = np.flatnonzero(job.failed(reached))
     # The error behind exit code 1 has already named the step.
     if exit_code != 1 and len(failed) > 0:

@@ -157,6 +157,9 @@ def interact(
 ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
     """Steps every environment; where an episode ends, the next one begins.
 
+    A simulator outside JAX that fails gives `nan` as its reward and observations; only
+    `train`, `rollout` and evaluations raise its error.
+
     **Arguments:**
 
     - `agent`, `state`: the agent that acts, and its state.

@@ -374,11 +374,10 @@ def check_stack(name: str, stack: PyTree, *, size: int | None = None) -> None:
     sizes = {x.shape[0] for _, x in paths if x.ndim > 0}
     scalars = [(path, x) for path, x in paths if x.ndim == 0]
     if scalars or len(sizes) > 1:
-        path, array = (scalars or paths)[0]
+        path, _ = (scalars or paths)[0]
         raise ValueError(
-            f"`{name}` is a single {type(stack).__name__}, no stack: its leaf "
-            f"`{jax.tree_util.keystr(path)}` has the shape {array.shape}, but all "
-            "arrays of a stack have the same leading axis. `PBT.init`, "
+            f"`{name}` is one {type(stack).__name__}, no stack: its leaf "
+            f"`{jax.tree_util.keystr(path)}` has no common leading axis. `PBT.init`, "
             "`train_population` and `equinox.filter_vmap` make stacks."
         )
     if size is not None and sizes != {size} and len(sizes) > 0:

@@ -154,10 +154,9 @@ class METRA(AbstractSkillReward[METRAState]):
         if is_spectral and others:
             raise ValueError(
                 f"`make_network` made a {type(phi).__name__} with weights outside of "
-                "`eqrl.nn.Linear` or with a convolution, which the spectral "
-                "constraint, that of `eqrl.LSD`, does not limit; take "
-                "`eqrl.nn.Features()` without `layer_norm` and `residual`, or "
-                "`eqrl.METRA` with another constraint."
+                "`eqrl.nn.Linear` or with a convolution, which the spectral constraint "
+                "of `eqrl.LSD` does not limit; take `eqrl.nn.Features()` without "
+                "`layer_norm` and `residual`, or `eqrl.METRA` with another constraint."
             )
         return METRAState(
             phi=phi,

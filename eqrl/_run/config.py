@@ -4,7 +4,7 @@ import ast
 import dataclasses
 import inspect
 import operator
-import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -385,10 +385,9 @@ class Run(Generic[Schedule]):
     @property
     def name(self) -> str:
         """The beginning of the default folder's name."""
-        command = self.schedule.command
-        prefix = "" if command == "train" else f"{command}-"
         agent = _shown(self.agent) if is_path(self.agent) else self.agent
-        return f"{prefix}{agent}-{re.sub('[/:]', '-', self.settings.env)}"
+        words = [self.schedule.command, agent, self.settings.env.replace("/", "-")]
+        return "-".join(words).replace(":", "-").removeprefix("train-")
 
     @property
     def options(self) -> list[tuple[str, Any]]:
@@ -412,11 +411,11 @@ class Run(Generic[Schedule]):
 
     def resuming(self, folder: Directory, *, command: str | None = None) -> str:
         """The command line that resumes it, by default with its own command."""
-        words = [f"eqrl {command or self.schedule.command} --resume {folder}"]
+        words = ["eqrl", command or self.schedule.command, "--resume", str(folder)]
         # A folder never causes an import from outside eqrl.
         for name, given in (("agent", self.agent_type), ("env", self.make_own_env)):
-            words += [] if given is None else [f"--{name} {name_of(given)}"]
-        return " ".join(words)
+            words += [] if given is None else [f"--{name}", name_of(given)]
+        return shlex.join(words)
 
     def lengthened(self, length: int, *, has_ended: bool) -> "Run[Schedule]":
         """The same run with a greater length, whether or not it has ended.
@@ -437,8 +436,7 @@ class Run(Generic[Schedule]):
                 f"`{name}={length}` is more than this run can learn from: its learning "
                 f"rate goes down to 0 over `anneal_steps={duration:.0f}` environment "
                 f"steps. Begin a new run with `--{name.replace('_', '-')} {length} "
-                f"--anneal-steps {num_steps}`; one to be lengthened later needs the "
-                "`--anneal-steps` of its final length from the beginning."
+                f"--anneal-steps {num_steps}`, the latter as of its final length."
             )
         lengths = self.earlier_lengths
         if has_ended and length > earlier:

@@ -99,7 +99,7 @@ def claim_folder(folder: Directory, *, overwrite: bool = False) -> Iterator[Path
     if not (path / LOCK).exists():
         _check_claim(path, overwrite)
     path.mkdir(parents=True, exist_ok=True)
-    with locked(path):
+    with locked(path, again=True):
         _check_claim(path, overwrite)
         if overwrite:
             for name in _files(path):

@@ -409,7 +409,9 @@ class Checkpoints:
         check_directory(directory)
         Path(directory).mkdir(parents=True, exist_ok=True)
         self._quiet = ExitStack()
-        self._directory, self._max_to_keep = directory, max_to_keep
+        # A program may change its working directory before the first checkpoint.
+        self._directory = Path(directory).absolute()
+        self._max_to_keep = max_to_keep
         # The step of the checkpoint, or call, after which the next one comes.
         self._latest: int | None = None
         if any(Path(directory).iterdir()):

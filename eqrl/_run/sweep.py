@@ -200,6 +200,9 @@ def sweep(
         key=draw_key,
         saved=begun.get("settings", ()),
     )
+    both = lambda first, fresh: jnp.concatenate(
+        [jr.split(first, num_seeds), jr.split(fresh, num_fresh)]
+    )
     plan = _Plan(
         settings=settings,
         env=env,
@@ -216,20 +219,13 @@ def sweep(
         folder=place,
         checkpoint_every=checkpoint_every,
         progress=progress,
-        keys=jnp.concatenate(
-            [jr.split(key, num_seeds), jr.split(fresh_key, num_fresh)]
-        ),
-        evaluation_keys=jnp.concatenate(
-            [
-                jr.split(evaluation_key, num_seeds),
-                jr.split(fresh_evaluation_key, num_fresh),
-            ]
-        ),
+        keys=both(key, fresh_key),
+        evaluation_keys=both(evaluation_key, fresh_evaluation_key),
     )
     groups = group_settings(settings, env, num_steps)
     plan.check_evaluation(groups)
     asked = {"agent": as_text(agent), "trainer": as_text(trainer)}
-    with deferred_interrupt(), plan.opened(key, asked):
+    with deferred_interrupt() as interrupted, plan.opened(key, asked):
         parts = plan.load()
         for group in groups:
             parts += plan.train([*itertools.product(group, range(num_seeds))], parts)
@@ -238,6 +234,9 @@ def sweep(
         solution = dataclasses.replace(solution, fresh_scores=fresh)
         if plan.folder is not None:
             write_sweep(plan.folder, solution)
+        # After the last row, and where nothing is left to train, nothing else reads it.
+        if (received := interrupted()) is not None:
+            raise TrainingInterrupted(solution, received)
     return cast(SweepSolution[State, Agents], solution)
 
 
@@ -350,7 +349,7 @@ class _Plan:
         # Nothing is written once the sweep has ended, so several processes can read it
         # then, also from a folder that is read-only.
         has_ended = (folder / TABLE).exists()
-        with contextlib.nullcontext() if has_ended else locked(folder):
+        with contextlib.nullcontext() if has_ended else locked(folder, again=True):
             if (folder / SWEEP).exists():
                 saved = read_json(folder / SWEEP, dict, ADVICE)
                 for name, value in content.items():

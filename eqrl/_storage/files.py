@@ -150,13 +150,15 @@ LOCK = ".lock"
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, again: bool = False) -> Iterator[None]:
     """Locks a folder while the block runs, at most for as long as the process lives.
 
     Raises a `ValueError` of one line if another process holds the lock. The file stays,
     since another process may be about to lock it.
+
+    - `again`: whether the thread may lock it once more within the block, in this way.
     """
-    lock = filelock.FileLock(folder / LOCK)
+    lock = filelock.FileLock(folder / LOCK, is_singleton=again)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:

@@ -178,19 +178,23 @@ class Interrupt:
         self.first: signal.Signals | None = None
         self.held = False
         self.insisted = False
+        self.raises_at_once = False
 
     def __call__(self) -> signal.Signals | None:
         """The first signal; `None` before there is one."""
         return self.first
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Records the first signal; raises `KeyboardInterrupt` at the second one."""
+        """Records the first signal; raises `KeyboardInterrupt` at the second one.
+
+        If `raises_at_once` is set, it raises at the first one.
+        """
         del frame
-        if self.first is None:
-            self.first = signal.Signals(number)
-        elif self.held:
-            self.insisted = True
-        else:
+        is_first = self.first is None
+        self.first = self.first or signal.Signals(number)
+        if self.held:
+            self.insisted = not is_first
+        elif self.raises_at_once or not is_first:
             raise KeyboardInterrupt(self.first)
 
     @contextlib.contextmanager

@@ -428,11 +428,10 @@ def _fitting_extras(
         != [(x.shape, x.dtype) for x in wanted_leaves]
     ):
         raise ValueError(
-            f"`{type(agent).__name__}` stores more with each transition, its extras, "
-            f"a `{type(wanted).__name__}`, and `transitions.extras` is "
+            f"`{type(agent).__name__}` stores extras with each transition, a "
+            f"`{type(wanted).__name__}`, and `transitions.extras` is "
             f"{'none' if given is None else 'another'}. Collect the data with such an "
-            "agent, by `eqrl.rollout`, or take an agent without extras, such as "
-            "`eqrl.SAC`."
+            "agent, by `eqrl.rollout`, or take one without extras, such as `eqrl.SAC`."
         )
     return given
 
@@ -478,9 +477,8 @@ def _check_sequences(agent: AnyAgent, length: int, transitions: AnyTransition) -
     if np.all(over) and not np.all(transitions.terminated):
         raise ValueError(
             f"`{type(agent).__name__}` learns from `sequence_length={length}` steps in "
-            "a row, but each row of `transitions` is an episode of its own: none "
-            "begins with the `next_observation` of the row before. Where rows of "
-            "several environments alternate, reorder each array before: "
+            "a row, but no row of `transitions` begins with the `next_observation` of "
+            "the one before. Where several environments alternate, reorder each array: "
             "`x.reshape(-1, num_envs, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)`."
         )
     broken = np.flatnonzero(~over[:-1] & (timestep[1:] != timestep[:-1] + 1))

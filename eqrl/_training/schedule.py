@@ -166,9 +166,8 @@ class Schedule:
         if warmup_steps > held:
             raise ValueError(
                 f"`warmup_steps={warmup_steps}` is more than the {held} transitions "
-                f"that `capacity={capacity}` holds: the first of them would be "
-                "overwritten before the first update. Raise `capacity` or lower "
-                "`warmup_steps`."
+                f"that `capacity={capacity}` holds, so some are overwritten before the "
+                "first update. Raise `capacity` or lower `warmup_steps`."
             )
 
     def check_num_steps(self, num_steps: int, name: str = "num_steps") -> None:

@@ -567,6 +567,5 @@ def check_sizes(trainer: Trainer, *, sequence_length: int | None) -> None:
         raise ValueError(
             "The agent learns on-policy, from all the steps of an iteration and once, "
             f"which a trainer with `{given}` does not give it; use `eqrl.Trainer."
-            f"on_policy(num_envs={trainer.num_envs}, num_steps=...)`, with the steps "
-            "of every environment in a rollout."
+            f"on_policy(num_envs={trainer.num_envs}, num_steps=...)`."
         )

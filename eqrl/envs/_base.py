@@ -153,8 +153,8 @@ class Library:
 
 
 # To add a library, add it here, the module of its adapter beside this file, its class
-# to `__init__.py`, an extra of the same name to `pyproject.toml` and its tests to
-# `tests/envs`.
+# to `__init__.py`, its name to `_SEARCHED` in `_make.py`, an extra of the same name to
+# `pyproject.toml` and its tests to `tests/envs`.
 LIBRARIES = {
     "brax": Library(
         "._brax", "BraxEnv(env)", "brax/ant", options=("backend", "state_descriptor")

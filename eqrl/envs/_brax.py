@@ -104,11 +104,10 @@ class BraxEnv(AbstractAdapter[brax.envs.State]):
         while isinstance(wrapper, brax.envs.Wrapper):
             if isinstance(wrapper, _WRAPPERS_FOR_TRAINING):
                 raise ValueError(
-                    f"`environment` is in brax's `{type(wrapper).__name__}`, as "
-                    "`brax.envs.create` returns it: its time limits would count as "
-                    "terminations, or it would reset or map by itself. Pass what "
-                    "`brax.envs.get_environment` returns, and put the `BraxEnv` in an "
-                    "`eqrl.envs.TimeLimit` for a time limit."
+                    f"`environment` is in `{type(wrapper).__name__}`, which is for "
+                    "brax's own training, as `brax.envs.create` returns it. Pass what "
+                    "`brax.envs.get_environment` returns, and for a time limit put the "
+                    "`BraxEnv` in an `eqrl.envs.TimeLimit`."
                 )
             wrapper = wrapper.env
         if state_descriptor is None:

@@ -10,7 +10,14 @@ from jax.extend.core import Var
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._pytree.control_flow import filter_scan
-from .._pytree.fields import PositiveInt, check_instance, checked, is_key, shown
+from .._pytree.fields import (
+    PositiveInt,
+    check_instance,
+    check_integer,
+    checked,
+    is_key,
+    shown,
+)
 from .._pytree.tree import (
     check_kept,
     described,
@@ -37,15 +44,14 @@ def check_env(env: AnyEnv) -> None:
     if is_host(env) and jax.process_count() > 1:
         raise ValueError(
             "Simulators outside JAX belong to one process, but there are "
-            f"{jax.process_count()}: train in each of them by itself, without "
-            "`jax.distributed`."
+            f"{jax.process_count()}: train in each alone, without `jax.distributed`."
         )
-    if spec.observation_size < 1:
-        raise ValueError(
-            f"`spec.observation_size={spec.observation_size}` must be at least 1."
-        )
+    check_integer("spec.observation_size", spec.observation_size, least=1)
     key = jax.eval_shape(lambda: jr.key(0))
-    state, observation = eqx.filter_eval_shape(env.reset, key=key)
+    begun = eqx.filter_eval_shape(env.reset, key=key)
+    if not (isinstance(begun, tuple) and len(begun) == 2):
+        raise ValueError(f"`reset` gives {described(begun)}, no state and observation.")
+    state, observation = begun
     if parts(state, HostState) and not is_host(env):
         what = f"{type(env).__name__} contains a simulator outside JAX"
         raise ValueError(f"{what}; derive it from `eqrl.envs.AbstractEnvWrapper`.")
@@ -65,8 +71,11 @@ def check_env(env: AnyEnv) -> None:
         return given
 
     after, outcome = eqx.filter_eval_shape(step, state, spec.action.struct, key)
+    what = f"`step` of {type(env).__name__} gives another"
+    check_kept(f"{what} state", state, after, source="reset")
     seen = outcome.observation
     _check_array("`step` gives an observation", seen, spec, "observation_size")
+    check_kept(f"{what} observation", observation, seen, source="reset")
     _check_array("`step` gives a reward", outcome.reward, spec, "reward_size")
     for name in ("terminated", "truncated"):
         flag = getattr(outcome, name)
@@ -79,12 +88,9 @@ def check_env(env: AnyEnv) -> None:
     if same_flag == [True] and _varies(env, state, key):
         raise ValueError(
             "`step` gives one array for both `terminated` and `truncated`, so they are "
-            "true together; an episode either ends in a state without value or at a "
-            "time limit. If there is but one `done`, give `jnp.array(False)` for the "
-            "other."
+            "true together; an episode ends in a state without value or at a time "
+            "limit. If there is but one `done`, give `jnp.array(False)` for the other."
         )
-    what = f"`step` of {type(env).__name__} gives another state"
-    check_kept(what, state, after, source="reset")
     for name in ("state_descriptor", "critic_observation"):
         given = eqx.filter_eval_shape(getattr(env, name), state)
         size = getattr(spec, f"{name}_size")
@@ -114,15 +120,17 @@ def _check_array(what: str, value: object, spec: EnvSpec, field: str) -> None:
     """Checks the shape and type of an array whose size is a field of the `spec`."""
     size, kind, is_kind = getattr(spec, field), "floats", is_float_shape(value)
     shape = () if size is None else (size,)
-    if field == "observation_size" and spec.observation_dtype != "float32":
-        kind = spec.observation_dtype
-        is_kind = is_array_shape(value) and value.dtype == kind
+    advice = "give a scalar" if size is None else "flatten and cast it"
+    if field == "observation_size":
+        advice += ", with `spec.observation_dtype` as its type"
+        if spec.observation_dtype != "float32":
+            kind = spec.observation_dtype
+            is_kind = is_array_shape(value) and value.dtype == kind
     if not is_array_shape(value) or value.shape != shape or not is_kind:
         raise ValueError(
             f"{what} of {described(value)}, but `spec.{field}={size}` asks for an "
-            f"array of {kind} of shape {shape}; flatten and cast it in the "
-            "environment, where `spec.observation_dtype` is the type of observations. "
-            "A vector of length 1 is not a scalar."
+            f"array of {kind} of shape {shape}; {advice}. A vector of length 1 is not "
+            "a scalar."
         )
 
 

@@ -28,6 +28,13 @@ _LEGS = (1, 2, 3, 4)
 # EnvPool has more than a thousand.
 _MOST_NAMES = 50
 
+# Where names are searched, and how near they must be. The second ones take four to
+# fifteen seconds to import, so they are not asked after a name of the first ones.
+_SEARCHED = (
+    (("eqrl", "craftax", "envpool", "gymnasium", "gymnax", "pgx", "xminigrid"), 0.8),
+    (("brax", "jumanji", "navix", "playground"), 0.6),
+)
+
 
 @checked
 def make(
@@ -87,10 +94,9 @@ def make(
     missing library raises a `ModuleNotFoundError` that says how to install it.
     """
     if not isinstance(name, str):
-        is_env = isinstance(name, AbstractEnv)
         advice = (
             "it is an environment already; use it as it is"
-            if is_env
+            if isinstance(name, AbstractEnv)
             else "it must be a name, such as `brax/ant`"
         )
         raise ValueError(
@@ -101,12 +107,15 @@ def make(
     prefix, _, rest = name.partition("/")
     if prefix not in (*LIBRARIES, "eqrl"):
         *others, last = (f"`{known}/`" for known in (*LIBRARIES, "eqrl"))
-        known: list[str] = []
-        for library in ("eqrl", *LIBRARIES):
-            # The names of a library that is not installed are unknown.
-            with contextlib.suppress(ModuleNotFoundError):
-                known += full_names(library)
-        near = _near(name, known)
+        known, near = list[str](), list[str]()
+        for libraries, cutoff in _SEARCHED:
+            for library in libraries:
+                # The names of a library that is not installed are unknown.
+                with contextlib.suppress(ModuleNotFoundError):
+                    known += full_names(library)
+            near = _near(name, known, cutoff)
+            if near:
+                break
         suggestion = f" Did you mean {', '.join(near)}?" if near else ""
         raise ValueError(
             f"`name={name!r}` must begin with {', '.join(others)} or {last}, as in "
@@ -235,7 +244,7 @@ def check_known(prefix: str, name: str, names: list[str]) -> None:
     raise ValueError(f"There is no environment `{prefix}/{name}`; {suggestion}")
 
 
-def _near(name: str, known: list[str]) -> list[str]:
+def _near(name: str, known: list[str], cutoff: float = 0.6) -> list[str]:
     """The names, in backticks, that are near to one with or without its library."""
     # Capitals and the version do not matter here. The last of several versions is the
     # newest.
@@ -245,7 +254,7 @@ def _near(name: str, known: list[str]) -> list[str]:
         library, _, short = each.partition("/")
         for key in (each, short):
             by_key.setdefault(as_key(key), {})[library] = f"`{each}`"
-    keys = difflib.get_close_matches(as_key(name), by_key, n=3)
+    keys = difflib.get_close_matches(as_key(name), by_key, n=3, cutoff=cutoff)
     # The same task of several libraries before others.
     if keys and as_key(name) == keys[0]:
         keys = keys[:1]

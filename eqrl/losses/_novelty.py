@@ -71,10 +71,9 @@ def particle_entropy(
     check_integer("k", k, least=1)
     if k >= features.shape[0]:
         raise ValueError(
-            f"`k={k}` needs at least {k + 1} rows, each to have as many neighbors, but "
-            f"there are {features.shape[0]}. Lower `k`, which is `num_neighbors` of a "
-            "reward, or give more: larger batches, fewer `reward_minibatches`, "
-            "or more or longer episodes where skills are evaluated."
+            f"`k={k}` needs at least {k + 1} rows, but there are {features.shape[0]}. "
+            "Lower `k`, `num_neighbors` of a reward, or give larger batches, fewer "
+            "`reward_minibatches`, or more or longer episodes."
         )
     present = jnp.ones(features.shape[0], bool)
     # The nearest one is the row itself, or an equal row.

@@ -23,7 +23,8 @@ class StateActionValue(eqx.Module):
         self, observation: Observation[Array, " obs"], action: Float[Array, " act"]
     ) -> Float[Array, ""]:
         """The value of taking `action` at `observation`."""
-        return self.network(_joined(observation, action, self.observation_size))[0]
+        inputs = _joined(observation, action, self.observation_size)
+        return self.network(inputs).reshape(())
 
 
 StateActionValue.__init__.__doc__ = """**Arguments:**
@@ -45,7 +46,9 @@ class StateActionValues(eqx.Module):
     ) -> Float[Array, " reward"]:
         """The values of taking `action` at `observation`."""
         inputs = _joined(observation, action, self.observation_size)
-        return eqx.filter_vmap(lambda network: network(inputs)[0])(self.networks)
+        return eqx.filter_vmap(lambda network: network(inputs).reshape(()))(
+            self.networks
+        )
 
 
 StateActionValues.__init__.__doc__ = """**Arguments:**
@@ -189,7 +192,7 @@ class StateValue(eqx.Module):
 
     def __call__(self, observation: Observation[Array, " obs"]) -> Float[Array, ""]:
         """The value at `observation`."""
-        return self.network(observation)[0]
+        return self.network(observation).reshape(())
 
 
 StateValue.__init__.__doc__ = """**Arguments:**

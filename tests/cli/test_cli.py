@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -644,32 +645,40 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
 def test_a_run_that_is_complete_stays_what_it_is(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = shutil.copytree(trained, tmp_path / "x")
+    folder = shutil.copytree(trained, tmp_path / "x y")
     # Policies are written at the end.
     shutil.rmtree(folder / "policy")
     assert main(["evaluate", str(folder)]) == 2
-    assert f"eqrl train --resume {folder}" in capsys.readouterr().err
+    assert f"eqrl train --resume '{folder}'" in capsys.readouterr().err
     (folder / "evaluation.json").unlink()
-    assert main(["train", "--resume", str(folder)]) == 0
+    with contextlib.redirect_stdout(Mock(flush=Mock(side_effect=BrokenPipeError))):
+        assert main(["train", "--resume", str(folder)]) == 0
     for name in ("metrics.csv", "evaluation.json"):
         assert (folder / name).read_bytes() == (trained / name).read_bytes()
 
 
-@pytest.mark.parametrize("name", ["write_evaluation", "without_ending"])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("write_evaluation", signal.SIGTERM), ("without_ending", signal.SIGHUP)],
+)
 def test_a_first_signal_after_training_ends_the_command(
-    name: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    number: int,
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = shutil.copytree(trained, tmp_path / "x")
     (folder / "evaluation.json").unlink()
     function = getattr(_training, name)
 
     def interrupt(*args: Any, **options: Any) -> Any:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         return function(*args, **options)
 
     # During the evaluation, and while the policies are written before it.
     monkeypatch.setattr(_training, name, interrupt)
-    assert main(["train", "--resume", str(folder)]) == 130
+    assert main(["train", "--resume", str(folder)]) == 128 + number
     assert not (folder / "evaluation.json").exists()
     assert eqrl.load_run(folder, 1)[1] is not None
 

@@ -1,8 +1,10 @@
 """Sweeps on the command line."""
 
+import contextlib
 import csv
 import dataclasses
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +74,21 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
         eqrl.load_run(folder)
     table = (folder / "settings.csv").read_text()
     whole = tmp_path / "whole"
-    assert main([*_SWEEP, "--folder", str(whole)]) == 0
+
+    def alone(*given: Any, **options: Any) -> Any:
+        # From its first file on, no other process writes to the folder.
+        with pytest.raises(ValueError, match="another process"), locked(whole):
+            raise AssertionError
+        return eqrl.sweep(*given, **options)
+
+    closed = Mock(flush=Mock(side_effect=BrokenPipeError))
+    with monkeypatch.context() as patch, contextlib.redirect_stdout(closed):
+        patch.setattr(sweep_command, "sweep", alone)
+        assert main([*_SWEEP, "--folder", str(whole)]) == 0
+    with monkeypatch.context() as patch:
+        interrupt = lambda *given: signal.raise_signal(signal.SIGTERM)
+        patch.setattr("eqrl._run.sweep.write_sweep", interrupt)
+        assert main(["evaluate", str(whole)]) == 143
     assert (whole / "settings.csv").read_text() == table
     assert (whole / "sweep.png").exists() and (whole / "learning_curves.png").exists()
     capsys.readouterr()

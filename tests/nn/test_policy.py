@@ -13,6 +13,7 @@ from eqrl.nn import (
     GaussianPolicy,
     Normal,
     StateActionValue,
+    StateValue,
 )
 from tests.toy import GetKey
 
@@ -60,6 +61,13 @@ def test_state_action_value_reads_the_observation_then_the_action() -> None:
     )
     result = value(jnp.array([1.0, 2.0]), jnp.array([3.0]))
     np.testing.assert_array_equal(result, 321)
+    # No output of a network that has more than one is dropped.
+    for call in (
+        lambda: StateValue(lambda x: x)(jnp.ones(2)),
+        lambda: StateActionValue(lambda x: x)(jnp.ones(1), jnp.ones(1)),
+    ):
+        with pytest.raises(TypeError, match="cannot reshape"):
+            call()
 
 
 def test_actions_of_a_made_actor_depend_on_the_observation(getkey: GetKey) -> None:

@@ -54,6 +54,15 @@ def test_what_is_no_interval_is_refused(options: Any, tmp_path: Path) -> None:
         eqrl.Checkpoints(tmp_path, **options)
 
 
+def test_a_relative_directory_stays_where_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with eqrl.Checkpoints("kept") as checkpoints:
+        monkeypatch.chdir("/")
+        assert str(checkpoints._manager.directory) == str(tmp_path / "kept")
+
+
 def test_what_is_written_in_the_background_outlives_what_training_donates() -> None:
     tree = {"array": jnp.arange(3), "key": jr.key(3, impl="rbg"), "none": None}
     key = np.asarray(jr.key_data(tree["key"]))

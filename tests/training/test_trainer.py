@@ -672,6 +672,9 @@ class _Odd(AbstractEnv[dict[str, Array]]):
 
     def reset(self, *, key: PRNGKeyArray) -> tuple[dict[str, Array], Array]:
         del key
+        if self.fault == "no state":
+            alone: Any = self._observe("reset")
+            return alone
         state = {"x": jnp.zeros(2), "time": jnp.zeros((), int)}
         more = {"more state at reset": {"extra": jnp.zeros(())}}
         return state | more.get(self.fault, {}), self._observe("reset")
@@ -689,6 +692,8 @@ class _Odd(AbstractEnv[dict[str, Array]]):
             "reward of length one": {"reward": jnp.zeros(1)},
             "int reward": {"reward": jnp.zeros((), int)},
             "float flag": {"terminated": jnp.zeros(())},
+            # A state with a Python number makes flags that are none, either.
+            "other type of state": {"terminated": False},
             "long flag": {"truncated": jnp.zeros(1, bool)},
         }
         right = {
@@ -714,6 +719,7 @@ class _Odd(AbstractEnv[dict[str, Array]]):
         wrong = {
             f"int observation of {where}": jnp.zeros(2, int),
             f"long observation of {where}": jnp.zeros(3),
+            f"half observation of {where}": jnp.zeros(2, jnp.float16),
             f"flat observation of {where}": jnp.zeros(()),
         }
         return wrong.get(self.fault, jnp.zeros(2))
@@ -727,7 +733,7 @@ class TestCheckEnv:
     @pytest.mark.parametrize(
         ("fault", "message"),
         [
-            ("no observation", r"`spec.observation_size=0` must be at least 1"),
+            ("no observation", r"`spec.observation_size=0`.* at least 1"),
             ("no action", r"`action_size=0` must be at least 1"),
             (
                 "int observation of reset",
@@ -736,8 +742,10 @@ class TestCheckEnv:
             ("int observation of step", r"`step` gives an observation.*int32.*floats"),
             ("long observation of reset", r"`reset`.*shape \(3,\).*shape \(2,\)"),
             ("long observation of step", r"`step`.*shape \(3,\).*shape \(2,\)"),
+            ("half observation of step", r"`step` of _Odd .*float16, not .*float32"),
+            ("no state", r"`reset` gives shape \(2,\) .*, no state and obs"),
             ("flat observation of reset", r"`reset`.*shape \(\).*flatten"),
-            ("reward of length one", r"shape \(1,\).*length 1 is not a scalar"),
+            ("reward of length one", r"\(1,\).*a scalar. A vector of length 1"),
             ("scalar for a vector", r"shape \(\).*`spec.reward_size=2`"),
             ("int reward", r"gives a reward of.*int32.*floats"),
             ("float flag", r"`terminated`.*float32.*bool"),

@@ -14,6 +14,8 @@ import pytest
 import eqrl
 from eqrl._cli import main
 from eqrl._types.installed import needed
+from eqrl.envs._base import LIBRARIES
+from eqrl.envs._make import _SEARCHED
 
 from ..toy import Clock
 
@@ -118,8 +120,12 @@ def test_only_modules_of_others_count_as_not_installed() -> None:
             raise ModuleNotFoundError("No module named 'six.moves'", name="six.moves")
 
 
-def test_names_are_suggested_of_libraries_that_are_installed(remove: Remove) -> None:
-    remove("brax", "gymnax")
+def test_names_are_suggested_of_quick_libraries_that_are_installed(
+    remove: Remove, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LIBRARIES.keys() < {each for names, _ in _SEARCHED for each in names}
+    remove("gymnax")
+    monkeypatch.setitem(LIBRARIES, "brax", None)
     with pytest.raises(ValueError, match=r"or `eqrl/`.*Did you mean `eqrl/Point`\?$"):
         eqrl.envs.make("Pont")
 

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_fields, hyperparameter, static_integer
-from ..._pytree.tree import Part, described
+from ..._pytree.tree import Part, check_kept, described
 from ..._rewards.base import (
     AbstractReward,
     AnyReward,
@@ -155,6 +155,8 @@ class Intrinsic(
         )
         with self._missing_skill_named(transitions):
             reward = self.reward.observe(state.reward, transitions)
+        what = f"`observe` of {type(self.reward).__name__} gives another state"
+        check_kept(what, state.reward, reward, source="init")
         return IntrinsicState(agent=agent, reward=reward)
 
     def update(
