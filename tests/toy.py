@@ -1,11 +1,13 @@
 """Small environments, agents and networks whose behavior can be worked out by hand."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import equinox as eqx
 import jax
@@ -31,6 +33,12 @@ from eqrl.spaces import Discrete
 
 
 GetKey = Callable[[], PRNGKeyArray]
+
+
+def closed_output() -> contextlib.AbstractContextManager[Mock]:
+    """Has standard output be one that nothing reads any more."""
+    closed = Mock(write=Mock(side_effect=BrokenPipeError), isatty=lambda: False)
+    return contextlib.redirect_stdout(closed)
 
 
 def interrupt_in_piece(monkeypatch: pytest.MonkeyPatch, number: int) -> None:

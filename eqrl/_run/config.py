@@ -436,7 +436,7 @@ class Run(Generic[Schedule]):
                 f"`{name}={length}` is more than this run can learn from: its learning "
                 f"rate goes down to 0 over `anneal_steps={duration:.0f}` environment "
                 f"steps. Begin a new run with `--{name.replace('_', '-')} {length} "
-                f"--anneal-steps {num_steps}`, the latter as of its final length."
+                f"--anneal-steps {num_steps}`; anneal over the final length."
             )
         lengths = self.earlier_lengths
         if has_ended and length > earlier:

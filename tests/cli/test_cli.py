@@ -13,7 +13,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -34,6 +33,7 @@ from eqrl._run.config import write_config
 from eqrl._run.files import claim_folder
 from eqrl._run.write import GrowingMetrics, read_metrics
 from eqrl._types.custom_types import FloatLike
+from tests.toy import closed_output
 
 
 # Few steps of an environment that compiles fast; every run here is of these sizes and
@@ -651,7 +651,7 @@ def test_a_run_that_is_complete_stays_what_it_is(
     assert main(["evaluate", str(folder)]) == 2
     assert f"eqrl train --resume '{folder}'" in capsys.readouterr().err
     (folder / "evaluation.json").unlink()
-    with contextlib.redirect_stdout(Mock(flush=Mock(side_effect=BrokenPipeError))):
+    with closed_output():
         assert main(["train", "--resume", str(folder)]) == 0
     for name in ("metrics.csv", "evaluation.json"):
         assert (folder / name).read_bytes() == (trained / name).read_bytes()

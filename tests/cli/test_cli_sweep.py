@@ -1,6 +1,5 @@
 """Sweeps on the command line."""
 
-import contextlib
 import csv
 import dataclasses
 import re
@@ -17,7 +16,7 @@ from eqrl._population.prior import Setting
 from eqrl._run.files import claim_folder
 from eqrl._run.write import read_sweep
 from eqrl._storage.files import locked
-from tests.toy import interrupt_in_piece
+from tests.toy import closed_output, interrupt_in_piece
 
 
 # As the runs of `test_cli.py`.
@@ -81,8 +80,7 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
             raise AssertionError
         return eqrl.sweep(*given, **options)
 
-    closed = Mock(flush=Mock(side_effect=BrokenPipeError))
-    with monkeypatch.context() as patch, contextlib.redirect_stdout(closed):
+    with monkeypatch.context() as patch, closed_output():
         patch.setattr(sweep_command, "sweep", alone)
         assert main([*_SWEEP, "--folder", str(whole)]) == 0
     with monkeypatch.context() as patch:
