@@ -256,7 +256,7 @@ FAULTS = (
     Fault(
         "envs:unchecked-state",
         "eqrl/envs/_check.py",
-        'check_kept(what, state, after, source="reset")',
+        'check_kept(f"{what} state", state, after, source="reset")',
         "pass",
         ("tests/training/test_trainer.py -k TestCheckEnv",),
     ),

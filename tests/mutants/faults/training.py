@@ -514,15 +514,15 @@ FAULTS = (
     Fault(
         "training:second-interrupt-is-ignored",
         "eqrl/_training/host_loop.py",
-        "elif self.held:",
-        "elif True:",
+        "if self.held:",
+        "if True:",
         ("tests/training/test_interrupt.py -k second_interrupt",),
     ),
     Fault(
         "training:second-signal-ends-writing",
         "eqrl/_training/host_loop.py",
-        "elif self.held:",
-        "elif False:",
+        "if self.held:",
+        "if False:",
         ("tests/training/test_interrupt.py -k second_signal",),
     ),
     Fault(
