@@ -50,16 +50,17 @@ def _outcome(played: Any, num_steps: int) -> Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class OneAfterAnother(AbstractContender):
-    """DISk, with both terms of equal weight."""
+    """DISk, by default with both terms of equal weight."""
 
     num_skills: int
     steps_of_skill: int
     num_collected_episodes: int
+    make_reward: Callable[[], eqrl.Incremental] = eqrl.Incremental
 
     def run(
         self, experiment: Experiment, seed: int, folder: Path, label: str
     ) -> Outcome:
-        agent = eqrl.Intrinsic(_sac(), eqrl.Incremental())
+        agent = eqrl.Intrinsic(_sac(), self.make_reward())
         env, trainer = experiment.make_env(), _trainer()
         initial = None
         if saved_steps(folder / "training"):
@@ -161,17 +162,25 @@ def _experiment(
     descriptor: str,
     steps_of_skill: int = 25_000,
     seeds: int = 3,
+    alpha: float = 1.0,
+    beta: float = 1.0,
     by_default: bool = True,
     **options: Any,
 ) -> Experiment:
     num_skills, num_collected = 10, 100
+    sizes = num_skills, steps_of_skill, num_collected
+    released = functools.partial(
+        eqrl.Incremental, mode="released", alpha=alpha, beta=beta
+    )
     contenders = {
-        "DISk": OneAfterAnother(num_skills, steps_of_skill, num_collected),
+        "DISk": OneAfterAnother(*sizes),
+        "DISk-released": OneAfterAnother(*sizes, make_reward=released),
         "DIAYN": Together(num_skills, num_skills * steps_of_skill),
     }
     return Experiment(
         env=env,
         contenders=contenders,
+        named_only=("DISk-released",),
         by_default=by_default,
         seeds=seeds,
         options={
@@ -204,7 +213,10 @@ alone.
 Both terms of DISk's reward are divided by their means over the skill before, as the
 paper describes, and so they have equal weights here. The weights in its code
 (consistency 1, Ant 60, Swimmer 1,000; diversity 1, Hopper 10) belong to undivided
-terms, as it has them for the first skill.
+terms, as it has them for the first skill. `DISk-released`, which runs only if it is
+named, has these weights and computes rewards as the code does (`mode="released"`):
+during a skill, consistency turns into dispersion, and the skill just learned is not yet
+among the earlier ones.
 
 Their Hopper has 50 skills, and the first 2 of their Ant's 10 have half the steps of the
 others. Random steps are 1,000 here and 5,000 there; the replay holds 250,000 steps, in
@@ -227,14 +239,18 @@ their repository, so both are given.
         _WALKER(
             "envpool/Hopper-v4",
             descriptor="x",
+            beta=10.0,
             terminate_when_unhealthy=False,
         ),
-        _experiment("envpool/Swimmer-v4", max_steps=200, descriptor="xy"),
+        _experiment(
+            "envpool/Swimmer-v4", max_steps=200, descriptor="xy", alpha=1_000.0
+        ),
         _WALKER(
             "envpool/Ant-v4",
             descriptor="xy",
             steps_of_skill=90_000,
             seeds=1,
+            alpha=60.0,
         ),
         _WALKER("envpool/HalfCheetah-v4", descriptor="x", by_default=False),
     ),
