@@ -161,7 +161,7 @@ OWN_NETWORKS: list[tuple[Any, str]] = [
     ),
     (eqrl.SAC(make_actor=nn.Deterministic((8,))), r"`make_actor`.*AbstractDensity"),  # pyright: ignore[reportArgumentType]
     (eqrl.SAC(make_actor=make_mlp), r"`make_actor`.*AbstractDensity"),  # pyright: ignore[reportArgumentType]
-    (eqrl.TD3(make_actor=nn.Gaussian((8,))), r"`make_actor` gives a TanhNormal"),  # pyright: ignore[reportArgumentType]
+    (eqrl.TD3(make_actor=nn.Gaussian((8,))), "of the Python type TanhNormal"),  # pyright: ignore[reportArgumentType]
 ]
 
 

@@ -221,7 +221,7 @@ def _begin(run: Run[Training], search: Search, place: Place) -> int:
     group_settings(settings, env, schedule.num_steps)
     folder = place.folder or new_folder(f"sweep-{run.name}")
     try:
-        with claim_folder(folder, overwrite=place.overwrite):
+        with claim_folder(folder, overwrite=place.overwrite, again=True):
             write_config(folder, run)
             write_json(folder, SEARCH, dataclasses.asdict(search))
             try:

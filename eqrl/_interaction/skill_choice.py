@@ -107,8 +107,8 @@ class SkillChoice(
         stacked = prior is None and _is_stack(self.agent, size)
         if parts(self.agent, FixedSkill) and not stacked:
             raise ValueError(
-                "One `FixedSkill` runs one skill whatever is chosen. Give a stack of "
-                f"{size} agents, as `agents, states = equinox.filter_vmap(lambda z: "
+                "One `FixedSkill` runs the same skill whatever is chosen. Give a stack "
+                f"of {size} agents, as `agents, states = equinox.filter_vmap(lambda z: "
                 "eqrl.fix_skill(agent, state, z))(skills)` makes it; or the agent with "
                 "all its skills and its one state."
             )

@@ -281,9 +281,9 @@ def stored_transitions(
     rings = parts(state.replay, ReplayState)
     if len(rings) != 1 or rings[0].is_rollout:
         raise ValueError(
-            f"The replay of `solution`, a {type(state.replay).__name__}, is no "
-            "`eqrl.ReplayState` of past transitions: agents such as `eqrl.PPO` have "
-            "none, and a replay of your own is in `solution.trainer_state.replay`."
+            f"The replay of `solution`, a {type(state.replay).__name__}, holds no past "
+            "transitions (agents such as `eqrl.PPO` keep none); what a replay of your "
+            "own holds is in `solution.trainer_state.replay`."
         )
     ring, counts = rings[0], solution.counts
     # Before the axes of environments and rows there may be one of seeds or members.

@@ -376,7 +376,7 @@ def check_stack(name: str, stack: PyTree, *, size: int | None = None) -> None:
     if scalars or len(sizes) > 1:
         path, _ = (scalars or paths)[0]
         raise ValueError(
-            f"`{name}` is one {type(stack).__name__}, no stack: its leaf "
+            f"`{name}` is a single {type(stack).__name__}, no stack: its leaf "
             f"`{jax.tree_util.keystr(path)}` has no common leading axis. `PBT.init`, "
             "`train_population` and `equinox.filter_vmap` make stacks."
         )

@@ -77,7 +77,9 @@ def config_of(folder: Directory) -> Path:
 
 
 @contextlib.contextmanager
-def claim_folder(folder: Directory, *, overwrite: bool = False) -> Iterator[Path]:
+def claim_folder(
+    folder: Directory, *, overwrite: bool = False, again: bool = False
+) -> Iterator[Path]:
     """Makes a folder for a run and locks it until the end of the block.
 
     A `config.json` alone, or with empty folders, was left by a run that was stopped
@@ -87,6 +89,7 @@ def claim_folder(folder: Directory, *, overwrite: bool = False) -> Iterator[Path
 
     - `folder`: created with its parents if it does not exist.
     - `overwrite`: deletes what an earlier run wrote into it.
+    - `again`: as for `locked`.
 
     Raises a `ValueError`, and changes nothing, if another process writes the folder, if
     it is not empty and not to be overwritten, or if it holds a file that no run writes.
@@ -99,7 +102,7 @@ def claim_folder(folder: Directory, *, overwrite: bool = False) -> Iterator[Path
     if not (path / LOCK).exists():
         _check_claim(path, overwrite)
     path.mkdir(parents=True, exist_ok=True)
-    with locked(path, again=True):
+    with locked(path, again=again):
         _check_claim(path, overwrite)
         if overwrite:
             for name in _files(path):

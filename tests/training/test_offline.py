@@ -107,7 +107,7 @@ def test_rows_of_alternating_environments_are_refused_until_they_are_reordered()
     spec = eqrl.EnvSpec(2, action=eqrl.spaces.Discrete(2))
     agent = eqrl.DQN(return_steps=3)
     data_set = eqrl.transitions_from_arrays(**(mixed | choices))
-    with pytest.raises(ValueError, match=r"each row .* is an episode .*swapaxes\(0, 1"):
+    with pytest.raises(ValueError, match=r"no row .* begins with the .*swapaxes\(0, 1"):
         eqrl.train_offline(agent, data_set, spec, num_updates=1, key=KEY)
     # As the message says.
     reordered = {
@@ -280,7 +280,7 @@ REFUSED: dict[str, tuple[Any, Any, eqrl.EnvSpec, str]] = {
         Scribe(),
         data(),
         SPEC,
-        "`Scribe` stores more .* is none.*`eqrl.rollout`",
+        "`Scribe` stores extras .* is none.*`eqrl.rollout`",
     ),
     "pieces": (
         three_steps,
