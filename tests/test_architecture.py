@@ -127,7 +127,7 @@ _MOST = {
     "of these of at most 6 lines": 32,
     "internal share of definitions": 64.7,
     "share of imports": 8.5,
-    "lines of checks": 3_827,
+    "lines of checks": 3_828,
     "longest body": 60,
     "bodies over 60 lines": 0,
     "uses of Any": 398,

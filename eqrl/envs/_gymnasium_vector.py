@@ -61,9 +61,10 @@ class _Vector(AbstractSimulators):
         self._resets_itself = mode is AutoresetMode.SAME_STEP
         if not self._resets_itself and mode is not AutoresetMode.DISABLED:
             raise ValueError(
-                f'{made}, whose `metadata["autoreset_mode"]` is {mode}, but in '
-                "Gymnasium's default, NEXT_STEP, a step after an end is no transition. "
-                "Make it with `autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED`."
+                f'{made}, whose `metadata["autoreset_mode"]` is {mode}, but it must be '
+                "DISABLED or SAME_STEP: in NEXT_STEP, Gymnasium's default, the step "
+                "after an end is no transition. Make it with "
+                "`autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED`."
             )
         observed, acted = vector.single_observation_space, vector.single_action_space
         self.interface = Interface(

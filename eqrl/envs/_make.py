@@ -28,8 +28,9 @@ _LEGS = (1, 2, 3, 4)
 # EnvPool has more than a thousand.
 _MOST_NAMES = 50
 
-# Where names are searched, and how near they must be. The second ones take four to
-# fifteen seconds to import, so they are not asked after a name of the first ones.
+# Where names are searched, and how near they must be. Libraries of the second group
+# take four to twelve seconds to import, so they are asked only if the first has no
+# such name.
 _SEARCHED = (
     (("eqrl", "craftax", "envpool", "gymnasium", "gymnax", "pgx", "xminigrid"), 0.8),
     (("brax", "jumanji", "navix", "playground"), 0.6),
