@@ -87,7 +87,8 @@ def _training(make_agent: Any, num_envs: int, num_steps: int) -> Training:
 
 def _experiment(game: str) -> Experiment:
     channels, known = GAMES[game]
-    published = tuple(Published(*each) for each in known.items())
+    of_gymnax = tuple(Published(x, known[x]) for x in (README, CURVES) if x in known)
+    of_others = tuple(Published(x, known[x]) for x in (PGX, DQN))
     return Experiment(
         env=f"gymnax/{game}-MinAtar",
         contenders={
@@ -95,7 +96,7 @@ def _experiment(game: str) -> Experiment:
             "PQN": _training(functools.partial(_pqn, channels), 128, 32),
             "PPO-gymnax": _training(_gymnax, 64, 128),
         },
-        published={"PPO-gymnax": published},
+        published={"PPO-gymnax": of_gymnax, "": of_others},
         seeds=5,
     )
 

@@ -95,7 +95,8 @@ def returns_of(
             lines.append(f"| {' | '.join(_cells(contender, found[contender]))} |")
         for each in published.get(contender, ()):
             if each.step is None:
-                lines.append(f"| {contender}, {_cited(each)} | | | | | | |")
+                label = ", ".join(filter(None, (contender, _cited(each))))
+                lines.append(f"| {label} | | | | | | |")
     for contender, records in found.items():
         known = [x for x in published.get(contender, ()) if x.step]
         if known:

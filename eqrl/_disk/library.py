@@ -222,7 +222,7 @@ def pick_skill(
 def _check_index(index: int, count: int, there_are: str) -> None:
     if not 0 <= index < count:
         raise ValueError(
-            f"`index={index}` is not a skill; {there_are} {count} skills"
+            f"Skill {index} does not exist; {there_are} {count} skills"
             + (f", 0 to {count - 1}." if count > 0 else " yet.")
         )
 

@@ -171,8 +171,8 @@ def check_mesh(mesh: Mesh | None, size: int, *, name: str = "size") -> None:
         below = size // mesh.size * mesh.size
         nearest = f"the nearest that can are {below} and" if below else "the least is"
         raise ValueError(
-            f"`{name}={size}` cannot be divided among the {mesh.size} devices of "
-            f"`mesh`; {nearest} {below + mesh.size}."
+            f"`{name}={size}` cannot be divided among {mesh.size} devices; "
+            f"{nearest} {below + mesh.size}."
         )
 
 

@@ -133,7 +133,7 @@ def test_a_skill_that_is_not_there_cannot_be_picked(index: int) -> None:
         states=jax.tree.map(lambda x: jnp.stack([x] * 5), {"weight": jnp.ones(3)}),
         count=jnp.asarray(2, int),
     )
-    with pytest.raises(ValueError, match=f"`index={index}` is not a skill; .* 0 to 1"):
+    with pytest.raises(ValueError, match=f"Skill {index} does not exist; .* 0 to 1"):
         eqrl.pick_skill(AGENT, skills, index)
     _, state = eqrl.pick_skill(AGENT, skills, 1)
     assert jax.tree.map(jnp.shape, state) == {"weight": (3,)}
