@@ -1,5 +1,6 @@
 """What environments whose simulators live outside JAX are compared with, by hand."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -129,7 +130,8 @@ def interacted(
     env: AbstractEnv[Any], *, num_envs: int, num_steps: int, key: PRNGKeyArray
 ) -> Transition[Any]:
     """The transitions of a random player, by environment and time."""
-    return _host.checked_result(env, _interacted(env, num_envs, num_steps, key))
+    interact = functools.partial(_interacted, env, num_envs, num_steps, key)
+    return _host.checked_result(env, interact)
 
 
 @eqx.filter_jit

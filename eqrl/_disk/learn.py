@@ -2,6 +2,7 @@
 
 import bisect
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 import equinox as eqx
@@ -45,7 +46,7 @@ from .._training.trainer import AnyTrainerState, Trainer, TrainerState
 from .._types.custom_types import Extras, Memory, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
-from ..envs._check import play_if_asked
+from ..envs._check import prepare
 from ..envs._host import SimulatorError, checked_result, release
 from .library import (
     Learner,
@@ -425,18 +426,20 @@ class SkillLoop:
             # The past has all but the newest, and within a skill has that one, too.
             earlier = earlier[-1:] if int(training.skill) < skill else earlier[:0]
         lengths = []
+        env = self.schedule.envs[world]
         for index in earlier:
-            reward_state, length = collect(
+            play = functools.partial(
+                collect,
                 self.agent,
-                self.schedule.envs[world],
+                env,
                 states,
                 reward_state,
                 index=jnp.asarray(index, int),
                 num_episodes=self.num_collected_episodes,
                 key=jr.fold_in(key, index),
             )
+            reward_state, length = checked_result(env, play)
             lengths.append(length)
-        checked_result(self.schedule.envs[world], reward_state)
         # No length is read before all rollouts are dispatched: that would wait for it.
         collected_steps = int(training.collected_steps) + sum(map(int, lengths))
         return dataclasses.replace(
@@ -562,8 +565,7 @@ def learn_skills(
             f"`max_skills={max_skills}` leaves no room for `num_skills={num_skills}`."
         )
     schedule = make_schedule(env, num_skills)
-    for world in schedule.envs:
-        play_if_asked(world)
+    prepare(*schedule.envs)
     first = schedule.envs[0]
     check_numbers(agent, first.spec)
     if initial is None:

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -264,7 +265,8 @@ def play_skills(
     trajectories = []
     for index, skill_key in enumerate(jr.split(key, count)):
         inner, state = pick_skill(agent, skills, index)
-        played = _play(
+        play = functools.partial(
+            _play,
             inner,
             state,
             env,
@@ -275,7 +277,7 @@ def play_skills(
             plain_integer(max_steps),
             key=skill_key,
         )
-        trajectories.append(checked_result(env, played))
+        trajectories.append(checked_result(env, play))
     descriptors, mask, first = jax.tree.map(lambda *x: jnp.stack(x), *trajectories)
     return SkillTrajectories(
         descriptors=descriptors, mask=mask, first_descriptors=first

@@ -1,5 +1,6 @@
 """Plays whole episodes, each from its beginning to its end, and measures them."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, Generic
 
@@ -84,15 +85,12 @@ def evaluate(
     """
     limit, num_episodes = _limit(env, max_steps), int(num_episodes)
     key = reusable_key(key)
-    if descriptor is None:
-        measured = _play(
-            agent, state, env, num_episodes, limit, record=False, mode=mode, key=key
-        )
-        return checked_result(env, measured)
-    transitions, mask = checked_result(
-        env,
-        _play(agent, state, env, num_episodes, limit, record=True, mode=mode, key=key),
+    play = functools.partial(
+        _play, agent, state, env, num_episodes, limit, mode=mode, key=key
     )
+    if descriptor is None:
+        return checked_result(env, functools.partial(play, record=False))
+    transitions, mask = checked_result(env, functools.partial(play, record=True))
     return _describe(transitions, mask, descriptor)
 
 
@@ -128,10 +126,10 @@ def rollout(
     """
     limit, num_episodes = _limit(env, max_steps), int(num_episodes)
     key = reusable_key(key)
-    played = _play(
-        agent, state, env, num_episodes, limit, record=True, mode=mode, key=key
+    play = functools.partial(
+        _play, agent, state, env, num_episodes, limit, record=True, mode=mode, key=key
     )
-    return checked_result(env, played)
+    return checked_result(env, play)
 
 
 def _limit(env: AnyEnv, max_steps: int | None) -> int:

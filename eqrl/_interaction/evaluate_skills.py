@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -120,7 +121,8 @@ def evaluate_skills(
     A `SkillEvaluation`, which holds the descriptors of all steps. A reward that depends
     on the number of updates is the one at the first update. One that compares the steps
     of a batch, such as `ParticleEntropy`, sees at most 256 at a time, drawn from all
-    episodes without replacement; if these have fewer steps, some are repeated.
+    episodes without replacement. If these have fewer steps, all are repeated until a
+    batch is full, and copies are near each other: play more episodes then.
 
     Raises a `ValueError` if the agent has no skills, if `skills` or `descriptor` do not
     fit, if `state` is a stack, or if nothing limits the length of an episode.
@@ -145,7 +147,8 @@ def evaluate_skills(
         check_descriptor("descriptor", descriptor)
         descriptor_size(descriptor, env.spec)
     keys = jr.split(play_key, shown.shape[0])
-    evaluation = _evaluate(
+    evaluate = functools.partial(
+        _evaluate,
         agent,
         state,
         env,
@@ -157,7 +160,7 @@ def evaluate_skills(
         keys,
         key=score_key,
     )
-    return checked_result(env, evaluation)
+    return checked_result(env, evaluate)
 
 
 @eqx.filter_jit

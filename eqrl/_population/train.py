@@ -46,7 +46,7 @@ from .._training.trainer import AnyTrainerState, Trainer, fitting
 from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
-from ..envs._check import play_if_asked
+from ..envs._check import prepare
 from ..envs._host import SimulatorFailure, failure_of
 from .pbt import PBT
 from .solution import (
@@ -221,7 +221,7 @@ def train_population(
     check_mesh(mesh, size)
     trainer.schedule.check_num_steps(steps_per_generation, "steps_per_generation")
     trainer.schedule.check_call("steps_per_generation", steps_per_generation)
-    play_if_asked(env)
+    prepare(env, evaluation_env)
     if score is None:
         check_scalar(evaluation_env)
         score = mean_return

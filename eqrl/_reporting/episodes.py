@@ -88,10 +88,14 @@ def render(
     if path.suffix.lower() == ".mp4":
         _check_video()
     title = title or _name_of_skill(agent)
-    played = _play(agent, state, env, max_steps, key=key)
-    # Taking them also discards them, even if the simulator has failed.
-    images = pictures_of(played[0]) if isinstance(drawn, AbstractHostEnv) else []
-    states, rewards, length = checked_result(env, played)
+
+    def play() -> PyTree:
+        played = _play(agent, state, env, max_steps, key=key)
+        # Taking them also discards them, even if the simulator has failed.
+        is_host = isinstance(drawn, AbstractHostEnv)
+        return played, pictures_of(played[0]) if is_host else []
+
+    (states, rewards, length), images = checked_result(env, play)
     length = int(length)
     returns = np.concatenate([[0.0], np.cumsum(np.asarray(rewards)[:length])])
     while isinstance(env, AbstractEnvWrapper) and not isinstance(env, Drawable):

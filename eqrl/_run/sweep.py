@@ -64,7 +64,7 @@ from .._training.trainer import Trainer
 from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
-from ..envs._check import play_if_asked
+from ..envs._check import prepare
 from ..envs._host import AbstractHostEnv, checked_result
 from .files import CONFIG, finite, save_policy, versions, write_json
 from .solutions import Checkpoints, load_solution, step_of
@@ -182,8 +182,8 @@ def sweep(
     does; the `folder` then holds all progress.
     """
     key = reusable_key(key)
-    play_if_asked(env)
     evaluation_env = env if evaluation_env is None else evaluation_env
+    prepare(env, evaluation_env)
     if score is None:
         check_scalar(evaluation_env)
     # Seeds derive keys from smaller numbers. Each purpose has its own key.
@@ -542,8 +542,11 @@ class _Plan:
         mesh = default_mesh(self.members, len(seeds))
         keys = self.evaluation_keys[seeds]
         agents, states, failed, keys = shard((agents, states, failed, keys), mesh)
-        _, scores = self.evaluator(mesh)(agents, states, failed, keys=keys)
-        scores = to_host(checked_result(self.evaluation_env, scores), mesh)
+        evaluate = functools.partial(
+            self.evaluator(mesh), agents, states, failed, keys=keys
+        )
+        _, scores = checked_result(self.evaluation_env, evaluate)
+        scores = to_host(scores, mesh)
         return np.where(np.isfinite(scores), scores, np.nan)
 
     def evaluator(self, mesh: Mesh | None) -> Callable[..., tuple[object, Array]]:

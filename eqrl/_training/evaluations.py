@@ -1,6 +1,7 @@
 """Evaluation while training: the best policy, and an early end."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Annotated, Generic
@@ -307,7 +308,8 @@ class Evaluations(Generic[State]):
         # A key for each seed: with shared episodes, an interval over seeds would be too
         # narrow.
         env, key = replicate((self._env, key), mesh)
-        evaluated = evaluate_members(
+        play = functools.partial(
+            evaluate_members,
             shard(repeated(self._agent, stack_size(state)), mesh),
             state,
             failed,
@@ -320,7 +322,7 @@ class Evaluations(Generic[State]):
             mesh=mesh,
             mode=self._mode,
         )
-        return checked_result(self._env, evaluated)
+        return checked_result(self._env, play)
 
     def _keep(
         self,

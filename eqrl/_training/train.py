@@ -28,7 +28,7 @@ from .._pytree.tree import (
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
-from ..envs._check import play_if_asked
+from ..envs._check import prepare
 from ..envs._host import SimulatorError
 from .ahead import Lowered, are_unbound, compile_side_by_side, lower
 from .evaluations import Evaluations
@@ -115,7 +115,7 @@ def train(
     """
     key = reusable_key(key)
     trainer.check_num_steps(num_steps)
-    play_if_asked(env)
+    prepare(env)
     if initial is not None and agent_state is not None:
         raise ValueError(
             "`initial` and `agent_state` both give the agent's state; give one. "
@@ -201,7 +201,7 @@ def train_seeds(
             "as there are."
         )
     trainer.check_num_steps(num_steps)
-    play_if_asked(env)
+    prepare(env)
     check_numbers(agent, env.spec)
     return train_members(
         trainer,

@@ -31,7 +31,7 @@ from .._types.custom_types import PyTree
 from .._types.data import Action, Box, EnvSpec
 from .._types.typecheck import plays_envs
 from ._base import AnyEnv, Outcome
-from ._host import HostState, is_host
+from ._host import HostState, failure_of, is_host
 
 
 def check_env(env: AnyEnv) -> None:
@@ -213,10 +213,17 @@ def _described_flaws(
     return found
 
 
-def play_if_asked(env: AnyEnv) -> None:
-    """Plays an environment if `eqrl.typecheck` was called with `play_envs`."""
-    if plays_envs() and not is_host(env):
-        check(env, key=jr.key(0))
+def prepare(*envs: AnyEnv) -> None:
+    """Prepares environments for a training.
+
+    Plays each if `eqrl.typecheck` was called with `play_envs`, and discards the failure
+    of a simulator in an earlier program, which this training would raise as its own.
+    """
+    for env in {id(env): env for env in envs}.values():
+        if is_host(env):
+            failure_of(env)
+        elif plays_envs():
+            check(env, key=jr.key(0))
 
 
 @eqx.filter_jit

@@ -87,7 +87,7 @@ class _Maker:
                 warnings.filterwarnings("ignore", ".* not in the possible render_modes")
             try:
                 env = source(**options)
-            except (TypeError, AssertionError):
+            except (TypeError, AssertionError, ValueError):
                 if options is self.options or "render_mode" in self.options:
                     raise
                 # Its constructor may take no `render_mode`, or not this one.
@@ -160,13 +160,14 @@ class _InTurn(AbstractSimulators):
                 if critic is not None:
                     critic_observations.append(critic.observation(observation))
                 observation = self._interface.observation(observation)
-                steps.append((observation, float(reward), terminated, truncated))
+                flags = bool(terminated), bool(truncated)
+                steps.append((observation, float(reward), *flags))
                 if self._interface.describe is not None:
                     descriptors.append(self._interface.descriptor(infos))
             except Exception as error:
                 raise RowError(int(row)) from error
-        observations, rewards, *flags = zip(*steps, strict=True)
-        terminated, truncated = (np.array(each, bool) for each in flags)
+        observations, rewards, *ends = zip(*steps, strict=True)
+        terminated, truncated = map(np.array, ends)
         return Stepped(
             observation=np.stack(observations),
             reward=np.array(rewards),
@@ -563,8 +564,10 @@ class GymnasiumEnv(AbstractHostEnv):
             # The class or function may have its own limit within that of `max_steps`.
             limits = [x for x in _layers(env) if isinstance(x, TimeLimit)]
             limit = min((x._max_episode_steps for x in limits), default=None)
-            _, infos = env.reset(seed=0)
-            self._spec = maker.interface(env).spec(name_of(self), infos, limit)
+            observation, infos = env.reset(seed=0)
+            interface = maker.interface(env)
+            self._spec = interface.spec(name_of(self), infos, limit)
+            interface.check(name_of(self), observation)
         finally:
             env.close()
         self._owner = new_owner()

@@ -357,19 +357,25 @@ def _restored(
 
 def failure_of(env: AnyEnv) -> SimulatorFailure | None:
     """The failure of a simulator of an environment since the last call, if any."""
-    return FAILURES.pop(_owner_of(env), None) if is_host(env) else None
+    # Within a program that is given the environment, it is not known which one it is.
+    if not is_host(env) or isinstance(_inner(env)._owner, jax.core.Tracer):
+        return None
+    return FAILURES.pop(_owner_of(env), None)
 
 
 def _owner_of(env: AnyEnv) -> int:
     return int(np.asarray(_inner(env)._owner))
 
 
-def checked_result(env: AnyEnv, result: Tree) -> Tree:
-    """The result of a program in which simulators of `env` were stepped.
+def checked_result(env: AnyEnv, run: Callable[[], Tree]) -> Tree:
+    """The result of a program in which simulators of `env` are stepped.
 
-    Raises a `SimulatorError` if one of them failed. Within another program, that is
-    only known at the end of the outer one.
+    Raises a `SimulatorError` if one of them fails. Within another program, that is only
+    known at the end of the outer one.
     """
+    # A failure in an earlier program, such as a loop of the user's, is not this one's.
+    failure_of(env)
+    result = run()
     leaves = jax.tree.leaves(result)
     if is_host(env) and not any(isinstance(x, jax.core.Tracer) for x in leaves):
         jax.block_until_ready(leaves)

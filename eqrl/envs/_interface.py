@@ -100,6 +100,34 @@ class Interface:
             vector = np.asarray(spaces.flatten(self.observed, value))
         return self._as_seen(vector)
 
+    def check(self, name: str, value: Any) -> None:
+        """Checks what is seen of an observation of the environment `name`."""
+        keys = (*(self.keys or ()), *(self.critic_keys or ()))
+        pairs = [(self.observed[key], value[key]) for key in keys]
+        if self.keys is None:
+            pairs = [(self.observed, value)]
+        while pairs:
+            space, value = pairs.pop()
+            if isinstance(space, spaces.Dict):
+                pairs += ((part, value[key]) for key, part in space.spaces.items())
+            elif isinstance(space, spaces.Tuple):
+                pairs += zip(space.spaces, value, strict=True)
+            elif isinstance(space, spaces.Box | spaces.Discrete):
+                array = np.asarray(value)
+                if isinstance(space, spaces.Discrete):
+                    choice = array - int(space.start)
+                    fits = np.all((choice >= 0) & (choice < int(space.n)))
+                else:
+                    # As bytes, an image of floats from 0 to 1 would be black.
+                    loses = _is_image(space) and np.any(array != array.astype(np.uint8))
+                    fits = array.shape == space.shape and not loses
+                if not fits:
+                    raise ValueError(
+                        f"`{name}` declares that it observes `{space}`, but its "
+                        f"`reset` returns {array.dtype} of shape {array.shape}, from "
+                        f"{array.min()} to {array.max()}."
+                    )
+
     def observations(self, values: Any) -> Shaped[np.ndarray, "rows obs"]:
         """The vectors of a batch of observations, which are NumPy arrays by part."""
         if self.is_channels_first:
@@ -195,7 +223,7 @@ class Interface:
         )
 
 
-def is_channels_first(space: spaces.Space[Any]) -> bool:
+def is_channels_first(space: spaces.Space[object]) -> bool:
     """Whether a space is one of images with channels first, as Atari's are."""
     return (
         _is_image(space)
@@ -251,7 +279,10 @@ def _action_space(space: spaces.Space[Any], *, name: str) -> AbstractActionSpace
             f"`{name}` has the action space `{space}`, of whole numbers. Wrap the "
             "simulator so that it maps a `Discrete` to them."
         )
-    if not np.all(np.isfinite(space.low)) or not np.all(np.isfinite(space.high)):
+    # The least and the greatest float stand for no bounds, and their range overflows.
+    with np.errstate(over="ignore"):
+        are_finite = np.isfinite(space.high - space.low).all()
+    if not are_finite:
         raise ValueError(
             f"`{name}` has the action space `{space}`, but its bounds must be finite: "
             "actions in [-1, 1] are rescaled to them. Wrap the simulator in a "

@@ -237,6 +237,7 @@ def make_rows(make: MakeSimulators, arguments: Arrays, results: Arrays) -> None:
     try:
         simulators = make([int(seed) for seed in seeds])
         began = simulators.begin(rows)
+        _check_finite(rows, _begun(began))
         group = Group(simulators, owner, len(seeds), began)
         given = [each for each in began if each is not None]
         for each, value in zip(seen, given, strict=True):
@@ -334,8 +335,12 @@ def step_rows(
         return
     stepped = group.simulators.step(rows, actions)
     group.put(rows, stepped)
-    others = (stepped.critic_observation, stepped.descriptor)
-    given = [stepped.reward, stepped.observation, *(x for x in others if x is not None)]
+    _check_finite(rows, stepped)
+
+
+def _check_finite(rows: Int[np.ndarray, " rows"], results: Stepped) -> None:
+    others = (results.critic_observation, results.descriptor)
+    given = [results.reward, results.observation, *(x for x in others if x is not None)]
     if not all(map(_is_finite, given)):
         finite = np.ones(len(rows), bool)
         for each in given:
@@ -361,8 +366,10 @@ def begin_rows(
     rows = rows[over]
     if len(rows) == 0:
         return
-    group.put(rows, _begun(group.simulators.begin(rows)))
+    begun = _begun(group.simulators.begin(rows))
+    group.put(rows, begun)
     group.first_ticks[rows] = group.ticks[rows]
+    _check_finite(rows, begun)
 
 
 def photograph_rows(arguments: Arrays, results: Arrays) -> None:

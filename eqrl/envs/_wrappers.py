@@ -382,7 +382,9 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
             # Otherwise episodes from one state would share all later randomness.
             if not is_key(leaf):
                 return leaf
-            return jr.fold_in(leaf, jr.bits(jr.fold_in(key, 1)))
+            bits = jr.bits(jr.fold_in(key, 1))
+            keys = jax.vmap(lambda each: jr.fold_in(each, bits))(leaf.reshape(-1))
+            return keys.reshape(leaf.shape)
 
         arrays, rest = eqx.partition(state, eqx.is_array)
         return eqx.combine(jax.tree.map(renewed, arrays), rest), observation

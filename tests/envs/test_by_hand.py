@@ -402,12 +402,21 @@ class Odd(gymnasium.Env[Any, Any]):
     observation_space = spaces.Box(-1, 1, (2,))
     action_space = spaces.Discrete(2)
 
-    def __init__(self, **given: Any) -> None:
+    first: Any = None
+
+    def __init__(self, *, render_mode: str | None = None, **given: Any) -> None:
+        if render_mode is not None:
+            raise ValueError(f"unknown {render_mode}")
         vars(self).update(given)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        return self.observation_space.sample(), {"far": np.zeros((2, 2))}
+        first = self.observation_space.sample() if self.first is None else self.first
+        return first, {"far": np.zeros((2, 2))}
+
+
+_MOST = float(np.finfo(np.float32).max)
+_IMAGE = spaces.Box(0, 255, (2, 2, 3), np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -419,6 +428,22 @@ class Odd(gymnasium.Env[Any, Any]):
             r"action space `Dict",
         ),
         ({"action_space": spaces.Box(-np.inf, np.inf, (2,))}, "must be finite"),
+        (
+            {"action_space": spaces.Box(-_MOST, _MOST, (2,), np.float32)},
+            "must be finite",
+        ),
+        ({"first": [7.0]}, r"returns float64 of shape \(1,\), from 7.0 to 7.0"),
+        (
+            {"observation_space": _IMAGE, "first": np.full((2, 2, 3), 0.9)},
+            "`Odd` declares that it observes `Box.*from 0.9 to 0.9",
+        ),
+        (
+            {
+                "observation_space": spaces.Tuple([spaces.Discrete(3, start=1)]),
+                "first": (0,),
+            },
+            r"observes `Discrete\(3, start=1\)`.* returns int64.* from 0 to 0",
+        ),
         ({"action_space": spaces.Box(0, 9, (2,), np.int32)}, "of whole numbers"),
         (
             {"observation_space": spaces.Sequence(spaces.Discrete(2))},

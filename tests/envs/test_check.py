@@ -9,7 +9,7 @@ import eqrl
 from eqrl import EnvSpec, FloatLike, hyperparameter
 from eqrl._types import typecheck
 from eqrl.envs import AbstractEnv, Outcome, check
-from eqrl.envs._check import play_if_asked
+from eqrl.envs._check import prepare
 
 
 class Faulty(AbstractEnv[Int[Array, ""]]):
@@ -77,7 +77,7 @@ def test_environments_are_played_before_a_training_only_if_asked(
     monkeypatch.setattr(
         "eqrl.envs._check.check", lambda env, *, key: played.append(env) or 1 / 0
     )
-    play_if_asked(Faulty())
+    prepare(Faulty())
     assert played == []
     monkeypatch.setattr(typecheck, "_plays_envs", True)
     agent = eqrl.Intrinsic(eqrl.SAC(), eqrl.Incremental())

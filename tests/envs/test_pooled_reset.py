@@ -116,7 +116,8 @@ def test_states_of_several_leaves_are_drawn_together(getkey: GetKey) -> None:
             self, *, key: PRNGKeyArray
         ) -> tuple[dict[str, Array], Float[Array, " obs"]]:
             values = jr.uniform(key, (2,))
-            return {"both": values, "second": values[1], "key": key}, values
+            state = {"both": values, "second": values[1], "keys": jr.split(key)}
+            return state, values
 
         def step(
             self, state: dict[str, Array], action: Array, *, key: PRNGKeyArray
@@ -132,7 +133,8 @@ def test_states_of_several_leaves_are_drawn_together(getkey: GetKey) -> None:
     )
     np.testing.assert_array_equal(states["both"][:, 1], states["second"])
     # What is drawn later is not the same again.
-    assert len(np.unique(jr.key_data(states["key"]), axis=0)) == 16
+    keys = jr.key_data(states["keys"]).reshape(32, -1)
+    assert len(np.unique(keys, axis=0)) == 32
 
 
 def test_a_pool_of_no_states_is_refused(getkey: GetKey) -> None:

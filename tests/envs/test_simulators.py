@@ -65,11 +65,13 @@ class Faulty(gymnasium.Env[Any, Any]):
 
     def __init__(self, fault: str = "") -> None:
         self.fault = fault
-        self.number = 0
+        self.number = self.num_begun = 0
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         self.number = 0
-        return np.zeros(2, np.float32), {}
+        self.num_begun += 1
+        is_nan = self.fault == f"nan in episode {self.num_begun}"
+        return np.full(2, np.nan if is_nan else 0, np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.number += 1
@@ -140,7 +142,8 @@ class Odd(Faulty):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         infos = {"place": self.start + action, "height": 8.0}
-        return np.full(2, action), 1.0, False, False, infos
+        no: Any = np.array([False])
+        return np.full(2, action), 1.0, no, no, infos
 
 
 def begin(env: AbstractEnv[Any], number: int) -> tuple[Any, Any]:
@@ -229,6 +232,35 @@ def test_what_a_simulator_raises_ends_training_with_its_solution() -> None:
             eqrl.evaluate(
                 AGENT, error.solution.state, env, num_episodes=2, key=jr.key(0)
             )
+
+
+def test_a_failure_in_a_loop_of_ones_own_is_not_that_of_a_later_call() -> None:
+    env = GymnasiumEnv(Faulty, options={"fault": "raise"}, max_steps=5)
+
+    def fail() -> None:
+        state, _ = begin(env, 1)
+        for _ in range(3):
+            state, outcome = step(env, state, jnp.zeros((1, 1)))
+        assert bool(jnp.isnan(outcome.reward[0]))
+
+    fail()
+    trained = train(env, 4)
+    fail()
+    options: dict[str, Any] = {"num_episodes": 1, "max_steps": 2, "key": jr.key(0)}
+    assert eqrl.evaluate(AGENT, trained.state, env, **options).lengths.tolist() == [2]
+
+
+@pytest.mark.parametrize("episode", [1, 2])
+def test_nan_at_a_reset_is_a_failure_of_its_simulator(episode: int) -> None:
+    calls = itertools.count()
+
+    def make() -> Any:
+        # The first one is the adapter's.
+        return Faulty(f"nan in episode {episode}" if next(calls) else "")
+
+    env = GymnasiumEnv(make, max_steps=2)
+    with pytest.raises(eqrl.SimulatorError, match=r"environment 0 failed.*nan or inf"):
+        train(env, 20)
 
 
 def test_what_a_simulator_raises_in_an_evaluation_loses_nothing() -> None:

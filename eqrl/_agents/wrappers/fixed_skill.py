@@ -163,7 +163,7 @@ def fix_skill(
     to learn from its own reward alone.
 
     Raises a `ValueError` if the agent has no skills, if `z` is not of their size, or if
-    `state` is not a state of this agent.
+    `state` is not of the class that a wrapper around the skills has.
     """
     if isinstance(agent, SkillConditioned):
         skill = jnp.asarray(z, dtype=jnp.result_type(float))

@@ -156,6 +156,27 @@ FAULTS = (
         ("tests/envs/test_simulators.py -k processes_do",),
     ),
     Fault(
+        "envs:nan-at-a-reset-is-the-agents",
+        "eqrl/envs/_simulators.py",
+        "    _check_finite(rows, begun)\n",
+        "",
+        ("tests/envs/test_simulators.py -k nan_at_a_reset",),
+    ),
+    Fault(
+        "envs:old-failures-end-a-training",
+        "eqrl/envs/_check.py",
+        "            failure_of(env)\n",
+        "            pass\n",
+        ("tests/envs/test_simulators.py -k loop_of_ones_own",),
+    ),
+    Fault(
+        "envs:old-failures-end-an-evaluation",
+        "eqrl/envs/_host.py",
+        "    failure_of(env)\n    result = run()\n",
+        "    result = run()\n",
+        ("tests/envs/test_simulators.py -k loop_of_ones_own",),
+    ),
+    Fault(
         "envs:brax-termination-is-truncation",
         "eqrl/envs/_brax.py",
         "truncated=jnp.array(False)",

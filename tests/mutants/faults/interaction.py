@@ -371,15 +371,19 @@ FAULTS = (
     Fault(
         "interaction:evaluated-once-a-key",
         "eqrl/_interaction/evaluate.py",
-        "    key = reusable_key(key)\n    if descriptor",
-        "    if descriptor",
+        "    key = reusable_key(key)\n    play = functools.partial(\n        _play, "
+        "agent, state, env, num_episodes, limit, mode",
+        "    play = functools.partial(\n        _play, agent, state, env, "
+        "num_episodes, limit, mode",
         ("tests/interaction/test_evaluate.py -k with_and_without_a_descriptor",),
     ),
     Fault(
         "interaction:rolled-out-once-a-key",
         "eqrl/_interaction/evaluate.py",
-        "    key = reusable_key(key)\n    played",
-        "    played",
+        "    key = reusable_key(key)\n    play = functools.partial(\n        _play, "
+        "agent, state, env, num_episodes, limit, record",
+        "    play = functools.partial(\n        _play, agent, state, env, "
+        "num_episodes, limit, record",
         ("tests/interaction/test_evaluate.py -k mask_is_true",),
     ),
     Fault(
