@@ -149,9 +149,10 @@ def report(found: Found) -> list[str]:
         each = ", ".join(f"{x:.3g}" for x in values["pairwise Hausdorff"])
         centers = " | ".join(center(values[x]) for x in DISTANCES)
         lines.append(f"| {contender} | {len(records)} | {centers} | {each} |")
-    if "DISk" in found:
-        further = [record.facts[COLLECTED] for record in found["DISk"]]
-        lines.append(f"\nDISk, {COLLECTED} by seed: {', '.join(further)}.")
+    for contender, records in found.items():
+        further = [x.facts[COLLECTED] for x in records if COLLECTED in x.facts]
+        if further:
+            lines.append(f"\n{contender}, {COLLECTED} by seed: {', '.join(further)}.")
     return lines
 
 

@@ -368,7 +368,7 @@ def test_a_directory_without_skills_is_refused(
 
 @pytest.mark.parametrize("index", [-1, 3])
 def test_a_skill_that_is_not_there_is_refused(library: Path, index: int) -> None:
-    with pytest.raises(ValueError, match=rf"`index={index}`.*holds 3 skills"):
+    with pytest.raises(ValueError, match=rf"Skill {index} .*holds 3 skills"):
         eqrl.load_skill(library, AGENT, ENV, index)
 
 
