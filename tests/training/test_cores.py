@@ -152,7 +152,7 @@ def test_programs_that_were_used_longest_ago_are_deleted_first(tmp_path: Path) -
 
 def test_seeds_of_several_devices_have_to_divide() -> None:
     mesh = jax.sharding.Mesh(jax.devices() * 2, ("population",))
-    with pytest.raises(ValueError, match=r"`num_seeds=3` cannot be .* the 2 devices"):
+    with pytest.raises(ValueError, match=r"`num_seeds=3` cannot be .* among 2 devices"):
         eqrl.train_seeds(
             eqrl.SAC(),
             eqrl.envs.Point(),
