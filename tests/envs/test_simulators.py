@@ -239,9 +239,11 @@ def test_a_failure_in_a_loop_of_ones_own_is_not_that_of_a_later_call() -> None:
 
     def fail() -> None:
         state, _ = begin(env, 1)
+        rewards: list[Array] = []
         for _ in range(3):
             state, outcome = step(env, state, jnp.zeros((1, 1)))
-        assert bool(jnp.isnan(outcome.reward[0]))
+            rewards.append(outcome.reward[0])
+        assert jnp.isnan(jnp.stack(rewards)).tolist() == [False, False, True]
 
     fail()
     trained = train(env, 4)
