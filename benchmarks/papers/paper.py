@@ -93,7 +93,7 @@ class Experiment:
 
     - `env`: as in `eqrl.envs.make`, with `options` as its other arguments.
     - `contenders`: by a name, which is also that of its files.
-    - `published`: by the name of the contender with the same settings, or "".
+    - `published`: by the contender with the same settings, "" if none has them.
     - `by_default`: whether the task runs without being named.
     - `named_only`: contenders that do not run unless they, or such a task, are named.
     - `seeds`: how many runs of each by default.

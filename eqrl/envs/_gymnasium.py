@@ -531,6 +531,9 @@ class GymnasiumEnv(AbstractHostEnv):
         - `critic_observation`: likewise, the keys that critics see instead, as floats;
             `None` for the same ones.
         - `options`: further arguments for making the environment, by name.
+
+        Raises a `ValueError` if its spaces have no fixed size or no finite bounds of
+        actions, or if the first observation is not of the declared space.
         """
         if step_timeout is not None and num_processes is None:
             raise ValueError(

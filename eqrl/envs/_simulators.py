@@ -237,8 +237,8 @@ def make_rows(make: MakeSimulators, arguments: Arrays, results: Arrays) -> None:
     try:
         simulators = make([int(seed) for seed in seeds])
         began = simulators.begin(rows)
-        _check_finite(rows, _begun(began))
         group = Group(simulators, owner, len(seeds), began)
+        _check_finite(rows, group.last)
         given = [each for each in began if each is not None]
         for each, value in zip(seen, given, strict=True):
             each[:] = value
