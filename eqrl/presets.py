@@ -154,7 +154,7 @@ def _numbers(text: str) -> tuple[float, ...]:
     return tuple(map(float, text.split()))
 
 
-_RATES: dict[str, Any] = {"actor_lr": 1e-3, "critic_lr": 1e-3}
+_RATES = {"actor_lr": 1e-3, "critic_lr": 1e-3}
 
 _PENDULUM: dict[str, Any] = {
     "env": "gymnax/Pendulum-v1",
@@ -210,6 +210,12 @@ def _pqn_on_minatar(
     )
 
 
+def _ppo(*, num_steps: int, options: Mapping[str, float], **others: Any) -> Preset:
+    """PPO with a learning rate that falls to 0 by the last step."""
+    annealed = {**options, "anneal_steps": float(num_steps)}
+    return Preset(agent="ppo", num_steps=num_steps, options=annealed, **others)
+
+
 _TUNED = (
     Preset(
         agent="sac",
@@ -258,15 +264,13 @@ _TUNED = (
         ),
         **{**_REPLAYED_PENDULUM, "env": "brax/inverted_double_pendulum"},
     ),
-    Preset(
-        agent="ppo",
+    _ppo(
         options={
             "lr": 3e-3,
             "reward_scale": 0.01,
             "entropy_weight": 0.0,
             **_TEN_EPOCHS,
             "recompute_advantages": True,
-            "anneal_steps": 409_600.0,
         },
         trainer={"num_envs": 16, "steps_per_iteration": 64},
         normalize=True,
@@ -278,10 +282,9 @@ _TUNED = (
         ),
         **{**_INVERTED_PENDULUM, "env": "brax/inverted_double_pendulum"},
     ),
-    Preset(
-        agent="ppo",
+    _ppo(
         env="gymnax/CartPole-v1",
-        options={"lr": 2.5e-4, "value_clip": 0.2, "anneal_steps": 199_680.0},
+        options={"lr": 2.5e-4, "value_clip": 0.2},
         trainer={"num_envs": 4, "steps_per_iteration": 128},
         has_discrete_actions=True,
         num_steps=199_680,
@@ -291,15 +294,9 @@ _TUNED = (
             "493.1 473.2 491.8 495.3 492.4 494.3 484.3 493.6 490.5 496.8"
         ),
     ),
-    Preset(
-        agent="ppo",
+    _ppo(
         env="gymnax/Acrobot-v1",
-        options={
-            "lr": 3e-3,
-            "decay": 0.94,
-            "value_clip": 0.2,
-            "anneal_steps": 1_507_328.0,
-        },
+        options={"lr": 3e-3, "decay": 0.94, "value_clip": 0.2},
         trainer={"num_envs": 16, "steps_per_iteration": 256},
         normalize=True,
         has_discrete_actions=True,
@@ -310,15 +307,9 @@ _TUNED = (
             "-78.5 -77.1 -74.8 -76.2 -75.6 -76.1 -76.9 -76.3 -76.7 -77.1"
         ),
     ),
-    Preset(
-        agent="ppo",
+    _ppo(
         env="gymnax/MountainCar-v0",
-        options={
-            "lr": 1e-3,
-            "decay": 0.98,
-            "entropy_weight": 0.0,
-            "anneal_steps": 999_936.0,
-        },
+        options={"lr": 1e-3, "decay": 0.98, "entropy_weight": 0.0},
         trainer={"num_envs": 16, "steps_per_iteration": 16},
         normalize=True,
         has_discrete_actions=True,
@@ -329,30 +320,27 @@ _TUNED = (
             "-103.9 -110.7 -105.3 -111.4 -101.2 -106.5 -113.3 -106.9 -112.1 -104.9"
         ),
     ),
-    Preset(
-        agent="ppo",
+    _ppo(
         env="gymnax/Catch-bsuite",
-        options={"lr": 1e-3, "anneal_steps": 99_840.0},
+        options={"lr": 1e-3},
         trainer={"num_envs": 8, "steps_per_iteration": 64},
         has_discrete_actions=True,
         num_steps=99_840,
         minutes=0.23,
         returns=(1.0,) * 20,
     ),
-    Preset(
-        agent="ppo",
+    _ppo(
         env="gymnax/DiscountingChain-bsuite",
-        options={"lr": 1e-3, "discount": 0.9, "anneal_steps": 102_400.0},
+        options={"lr": 1e-3, "discount": 0.9},
         trainer={"num_envs": 16, "steps_per_iteration": 64},
         has_discrete_actions=True,
         num_steps=102_400,
         minutes=0.33,
         returns=(1.1,) * 20,
     ),
-    Preset(
-        agent="ppo",
+    _ppo(
         env="gymnax/UmbrellaChain-bsuite",
-        options={"lr": 1e-3, "anneal_steps": 102_400.0},
+        options={"lr": 1e-3},
         trainer={"num_envs": 8, "steps_per_iteration": 128},
         has_discrete_actions=True,
         num_steps=102_400,
@@ -362,10 +350,9 @@ _TUNED = (
             "1.04 1.01 0.97 1.00 0.92 1.02 0.99 1.07 1.05 0.76"
         ),
     ),
-    Preset(
-        agent="ppo",
+    _ppo(
         env="gymnax/FourRooms-misc",
-        options={"lr": 1e-3, "anneal_steps": 204_800.0},
+        options={"lr": 1e-3},
         trainer={"num_envs": 8, "steps_per_iteration": 128},
         has_discrete_actions=True,
         num_steps=204_800,
@@ -390,8 +377,7 @@ _TUNED = (
         minutes=0.24,
         returns=(0.99,) * 20,
     ),
-    Preset(
-        agent="ppo",
+    _ppo(
         env="gymnax/Pendulum-v1",
         options={
             "lr": 3e-4,
@@ -400,7 +386,6 @@ _TUNED = (
             "reward_scale": 0.1,
             "entropy_weight": 0.02,
             **_TEN_EPOCHS,
-            "anneal_steps": 2_048_000.0,
         },
         trainer={"num_envs": 64, "steps_per_iteration": 32},
         normalize=True,
@@ -411,8 +396,7 @@ _TUNED = (
             "-148.0 -148.7 -147.6 -150.9 -146.4 -148.3 -160.9 -148.3 -144.8 -145.0"
         ),
     ),
-    Preset(
-        agent="ppo",
+    _ppo(
         options={
             "lr": 3e-3,
             "discount": 0.97,
@@ -420,7 +404,6 @@ _TUNED = (
             "entropy_weight": 0.0,
             **_TEN_EPOCHS,
             "recompute_advantages": True,
-            "anneal_steps": 20_480.0,
         },
         trainer={"num_envs": 16, "steps_per_iteration": 64},
         normalize=True,
@@ -483,16 +466,9 @@ _TUNED = (
             "93.5 93.9 92.2 91.6 94.1 94.1 92.2 93.7 93.3 94.0"
         ),
     ),
-    Preset(
-        agent="ppo",
+    _ppo(
         env="envpool/LunarLanderContinuous-v3",
-        options={
-            "lr": 1e-3,
-            **_BOX2D,
-            "decay": 0.98,
-            "entropy_weight": 0.0,
-            "anneal_steps": 1_499_136.0,
-        },
+        options={"lr": 1e-3, **_BOX2D, "decay": 0.98, "entropy_weight": 0.0},
         trainer={"num_envs": 16, "steps_per_iteration": 256},
         normalize=True,
         num_steps=1_499_136,
@@ -502,26 +478,18 @@ _TUNED = (
             "231.2 278.6 273.4 289.5 278.4 278.8 266.8 273.6 279.9 281.7"
         ),
     ),
-    Preset(
-        agent="ppo",
+    _ppo(
         env="envpool/BipedalWalker-v3",
-        options={
-            "lr": 5e-4,
-            **_BOX2D,
-            "entropy_weight": 0.0,
-            "num_epochs": 10,
-            "anneal_steps": 3_014_656.0,
-        },
+        options={"lr": 5e-4, **_BOX2D, "entropy_weight": 0.0, "num_epochs": 10},
         trainer={"num_envs": 32, "steps_per_iteration": 128},
         normalize=True,
         num_steps=3_014_656,
         minutes=11.7,
         returns=(265.7, 252.4, 257.7),
     ),
-    Preset(
-        agent="ppo",
+    _ppo(
         env="envpool/LunarLander-v3",
-        options={"lr": 1e-3, **_BOX2D, "decay": 0.98, "anneal_steps": 524_288.0},
+        options={"lr": 1e-3, **_BOX2D, "decay": 0.98},
         trainer={"num_envs": 16, "steps_per_iteration": 256},
         normalize=True,
         has_discrete_actions=True,

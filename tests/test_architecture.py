@@ -121,7 +121,7 @@ def test_functions_are_annotated_throughout() -> None:
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
     "lines for each public name": 145.4,
-    "lines of the longest module": 732,
+    "lines of the longest module": 730,
     "files": 153,
     "private functions named once": 151,
     "of these of at most 6 lines": 32,
