@@ -142,8 +142,8 @@ FAULTS = (
     Fault(
         "cli:preset-anneals-beyond-the-end",
         "eqrl/presets.py",
-        '"value_clip": 0.2, "anneal_steps": 199_680.0',
-        '"value_clip": 0.2, "anneal_steps": 200_000.0',
+        '"anneal_steps": float(num_steps)}\n',
+        '"anneal_steps": num_steps + 320.0}\n',
         ("tests/cli/test_presets.py -k 'fit_each_other or says_so'",),
     ),
     Fault(
