@@ -264,6 +264,20 @@ _TUNED = (
         ),
         **{**_REPLAYED_PENDULUM, "env": "brax/inverted_double_pendulum"},
     ),
+    Preset(
+        agent="sac",
+        env="brax/reacher",
+        backend="generalized",
+        options={**_RATES, "temperature_lr": 1e-3, "discount": 0.95},
+        trainer={"num_envs": 4, "batch_size": 128, "updates_per_iteration": 4},
+        normalize=True,
+        num_steps=120_000,
+        minutes=4.52,
+        returns=_numbers(
+            "-23.4 -23.5 -18.9 -29.9 -19.0 -19.0 -19.9 -18.4 -22.3 -19.2 "
+            "-16.0 -23.9 -17.0 -19.6 -20.1 -24.5 -26.6 -14.7 -18.2 -17.7"
+        ),
+    ),
     _ppo(
         options={
             "lr": 3e-3,
