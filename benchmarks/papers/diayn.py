@@ -168,7 +168,7 @@ def _agent(settings: Settings, action_size: int) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class QDax(AbstractContender):
-    """That of QDax, in a process with QDax's Python; it begins anew when stopped."""
+    """That of QDax, in a process with QDax's Python."""
 
     settings: Settings
 
@@ -194,7 +194,8 @@ class QDax(AbstractContender):
             mask=jnp.asarray(trained["mask"]),
         )
         versions = json.loads(str(trained["versions"]))
-        return Outcome(columns, versions=versions, skills=skills)
+        minutes = float(trained["minutes_before"])
+        return Outcome(columns, versions=versions, skills=skills, minutes=minutes)
 
 
 def minutes_of_training(record: Record) -> float:
@@ -270,8 +271,8 @@ What differs:
 - weights begin as is usual in each library.
 
 QDax 0.5.0 passes `a_min` and `a_max` to `jnp.clip`, which JAX has removed. Here it runs
-with these two calls replaced. A run of QDax that was stopped begins anew with
-`--resume`.
+with these two calls replaced. The processor minutes of a run of QDax that was stopped
+lack those after the last evaluation before each stop.
 """,
     experiments=(
         Experiment(

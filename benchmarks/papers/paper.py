@@ -23,12 +23,14 @@ class Outcome:
     - `facts`: figures of the whole run by name.
     - `versions`: of packages that differ from those of this process.
     - `skills`: played at the end, for a picture.
+    - `minutes`: of the processor, of processes beside this one that were stopped.
     """
 
     columns: Mapping[str, Sequence[float] | Float[np.ndarray, " rows"]]
     facts: Mapping[str, float] = dataclasses.field(default_factory=dict)
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     skills: Trajectories | None = None
+    minutes: float = 0.0
 
 
 class AbstractContender(abc.ABC):

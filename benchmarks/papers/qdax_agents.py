@@ -2,15 +2,18 @@
 
 It runs with QDax's Python: `python -m benchmarks.papers.qdax_agents SETTINGS FILE`,
 where SETTINGS is what `diayn.Settings` holds, in JSON, with the `seed` and a `label`.
+After each evaluation its state is saved beside FILE, from where it is resumed.
 """
 
 import functools
 import json
 import math
+import os
 import sys
 import time
 import types
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -62,8 +65,13 @@ def train(
     initial_temperature: float,
     seed: int,
     label: str,
+    unfinished: Path,
 ) -> dict[str, Any]:
-    """Trains from the beginning; returns columns, and the skills at the end."""
+    """Trains, from the state in `unfinished` if there is one.
+
+    Returns columns, the skills at the end, and the processor minutes of processes that
+    were stopped, up to the state that each had saved.
+    """
     make = functools.partial(
         environments.create, "ant_omni", episode_length=max_steps, backend="spring"
     )
@@ -90,7 +98,8 @@ def train(
         agent = DADS(dads, action_size=env.action_size, descriptor_size=size)
     else:
         agent = DIAYN(DiaynConfig(**options), action_size=env.action_size)
-    key, env_key, evaluation_key = jax.random.split(jax.random.key(seed), 3)
+    # Plain arrays of integers, which can be saved.
+    key, env_key, evaluation_key = jax.random.split(jax.random.PRNGKey(seed), 3)
     env_state = jax.jit(env.reset)(rng=env_key)
     state = agent.init(
         key,
@@ -131,11 +140,20 @@ def train(
     measure = jax.jit(
         functools.partial(evaluate, agent, evaluation_env, num_skills, max_steps)
     )
-    # Copied, because equal initial arrays share a buffer, which forbids donation.
-    carry = jax.tree.map(jnp.array, (state, env_state, buffer))
+    carry: Any = (state, env_state, buffer)
     rows: list[dict[str, float]] = []
     found: dict[str, Any] = {}
-    for step in range(evaluate_every, num_steps + 1, evaluate_every):
+    minutes_before = 0.0
+    if unfinished.exists():
+        with np.load(unfinished) as saved:
+            rows, minutes_before = json.loads(str(saved["notes"]))
+            leaves, structure = jax.tree.flatten(carry)
+            leaves = [saved[f"arr_{index}"] for index in range(len(leaves))]
+        carry = jax.tree.unflatten(structure, leaves)
+    # Copied, because equal initial arrays share a buffer, which forbids donation.
+    carry = jax.tree.map(jnp.array, carry)
+    first = evaluate_every * (len(rows) + 1)
+    for step in range(first, num_steps + 1, evaluate_every):
         begin = time.process_time()
         carry = jax.block_until_ready(learn(carry))
         seconds = time.process_time() - begin
@@ -144,9 +162,17 @@ def train(
         rows.append({"step": step, **means, "seconds": seconds})
         shown = f"{means['diversity_return']:.5g}, accuracy {means['accuracy']:.3g}"
         print(f"{label}: step {step}, diversity {shown}", flush=True)
+        # The last row is not saved, since it comes with the skills' paths.
+        if step + evaluate_every <= num_steps:
+            minutes = minutes_before + time.process_time() / 60
+            partial = unfinished.with_suffix(".partial.npz")
+            notes = json.dumps([rows, minutes])
+            np.savez(partial, *map(np.asarray, jax.tree.leaves(carry)), notes=notes)
+            os.replace(partial, unfinished)
     shape = (num_skills, num_episodes, max_steps)
     return {
         **{f"column {name}": [row[name] for row in rows] for name in rows[0]},
+        "minutes_before": minutes_before,
         "mask": found["mask"].T.reshape(shape),
         "descriptors": jnp.swapaxes(found["descriptors"], 0, 1).reshape(*shape, -1),
     }
@@ -193,6 +219,7 @@ def evaluate(
 
 
 if __name__ == "__main__":
-    trained = train(**json.loads(sys.argv[1]))
+    settings, file = json.loads(sys.argv[1]), Path(sys.argv[2])
+    trained = train(**settings, unfinished=file.with_name("unfinished.npz"))
     versions = {name: metadata.version(name) for name in PACKAGES}
-    np.savez(sys.argv[2], versions=json.dumps(versions), **trained)
+    np.savez(file, versions=json.dumps(versions), **trained)

@@ -80,13 +80,14 @@ def run(job: Job, experiment: Experiment) -> None:
     contender = experiment.contenders[job.contender]
     outcome = contender.run(experiment, job.seed, folder / "checkpoints", label)
     ended.set()
-    found = facts(experiment, job.seed, commits, minutes()) | dict(outcome.versions)
+    all_minutes = minutes() + outcome.minutes
+    found = facts(experiment, job.seed, commits, all_minutes) | dict(outcome.versions)
     found |= {name: f"{value:.6g}" for name, value in outcome.facts.items()}
     if outcome.skills is not None:
         write_skills(skills_of(path), outcome.skills)
     write_run(path, outcome, found)
     shutil.rmtree(folder)
-    print(f"{label}: done in {minutes():.1f} min", flush=True)
+    print(f"{label}: done in {all_minutes:.1f} min", flush=True)
 
 
 def skills_of(path: Path) -> Path:
