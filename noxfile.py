@@ -55,7 +55,7 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *ON_ALL_CORES, *session.posargs)
 
 
-@nox.session(python=["3.11", "3.12", "3.13"])
+@nox.session(python=["3.11", "3.12", "3.13", "3.14"])
 def tests_versions(session: nox.Session) -> None:
     """Runs the tests with each Python: `nox -s tests_versions-3.13` with one."""
     install(session, "tests")

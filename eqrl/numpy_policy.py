@@ -695,5 +695,6 @@ OPERATIONS: dict[str, _Operation] = {
     "stack": lambda *xs, axis: np.stack(xs, axis),
     "tile": lambda x, *, reps: np.tile(x, reps),
     "transpose": lambda x, *, permutation: x.transpose(permutation),
+    "unstack": lambda x, *, axis: [*np.moveaxis(x, axis, 0)],
     "while": _while,
 }

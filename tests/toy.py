@@ -37,7 +37,9 @@ GetKey = Callable[[], PRNGKeyArray]
 
 def closed_output() -> contextlib.AbstractContextManager[Mock]:
     """Has standard output be one that nothing reads any more."""
-    closed = Mock(write=Mock(side_effect=BrokenPipeError), isatty=lambda: False)
+    closed = Mock(["flush", "isatty", "write"])
+    closed.isatty.return_value = False
+    closed.write.side_effect = BrokenPipeError
     return contextlib.redirect_stdout(closed)
 
 

@@ -180,14 +180,29 @@ def _described_step(step: _Step, members: dict[str, bytes]) -> list[object]:
         raise _UnsupportedError(reason + _where(step.equations))
     name = equation.primitive.name
     operation = OPERATIONS[name]
+    given = dict(equation.params)
+    if name == "scan":
+        # The names of its parameters differ between versions of JAX.
+        inner, _ = _opened(given["jaxpr"])
+        given["num_carry"] = _num_equal_ranks(equation.outvars, inner.outvars)
+        num_whole = _num_equal_ranks(equation.invars, inner.invars)
+        given["num_consts"] = num_whole - given["num_carry"]
     kept: dict[str, object] = {}
     # NumPy's own functions have keyword arguments, but none that a primitive needs.
     if inspect.isfunction(operation):
         for key, parameter in inspect.signature(operation).parameters.items():
             if parameter.kind is parameter.KEYWORD_ONLY:
-                kept[key] = _parameter(equation.params[key], members, step.equations)
+                kept[key] = _parameter(given[key], members, step.equations)
     kinds = [_KINDS[_type(variable)] for variable in equation.outvars]
     return [name, kept, step.operands, step.results, kinds]
+
+
+def _num_equal_ranks(
+    outside: Sequence[Var | Literal], inside: Sequence[Var | Literal]
+) -> int:
+    """The number of arrays that have the same rank outside and inside of a loop."""
+    shapes = [[_array(atom).shape for atom in atoms] for atoms in (outside, inside)]
+    return sum(len(x) == len(y) for x, y in zip(*shapes, strict=True))
 
 
 def _unsupported(equation: JaxprEqn) -> str | None:
@@ -239,8 +254,12 @@ def _parameter(
 
 def _type(atom: Var | Literal) -> str:
     """The name of the type of an array, which may be that of keys."""
+    return _array(atom).dtype.name
+
+
+def _array(atom: Var | Literal) -> jax.core.ShapedArray:
     assert isinstance(atom.aval, jax.core.ShapedArray)
-    return atom.aval.dtype.name
+    return atom.aval
 
 
 def _stored(value: Any, name: str, members: dict[str, bytes]) -> list[object]:

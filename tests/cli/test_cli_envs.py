@@ -1,5 +1,6 @@
 """`eqrl envs` lists environments, and says what keeps one from starting."""
 
+import sys
 import types
 from typing import Any
 
@@ -101,9 +102,9 @@ def test_all_are_described_if_that_is_asked_for(
 def test_real_ones_are_described(capsys: pytest.CaptureFixture[str]) -> None:
     lines = _listed("gymnasium/[ac]*", capsys=capsys)[1:]
     table = {line.partition(" ")[0]: line.split(maxsplit=1)[1] for line in lines}
-    assert (
-        table["gymnasium/CarRacing-v3"].split("  ")[0] == "image of 96 x 96 x 3 uint8"
-    )
+    image, failure = "image of 96 x 96 x 3 uint8  ", "cannot start: Box2D is not inst"
+    expected = image if sys.version_info < (3, 14) else failure
+    assert table["gymnasium/CarRacing-v3"].startswith(expected)
     assert table["gymnasium/Acrobot-v1"].split() == "vector of 6 3 choices 500".split()
     assert table["gymnasium/Ant-v2"].startswith("cannot start: The mujoco v2")
     (_, point) = _listed("eqrl/point", capsys=capsys)

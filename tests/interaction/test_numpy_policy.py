@@ -258,6 +258,9 @@ def test_operations_are_those_of_jax() -> None:
         np.testing.assert_allclose(
             result, other, rtol=2e-5, atol=2e-6, err_msg=str(number)
         )
+    # JAX has it from 0.11 on.
+    columns = numpy_policy.OPERATIONS["unstack"](np.array([[1, 2], [3, 4]]), axis=1)
+    assert np.array_equal(columns, [[1, 3], [2, 4]])
 
 
 class _Waves(eqx.Module):

@@ -235,8 +235,9 @@ def test_transpositions_are_programs_of_their_own_on_several_devices() -> None:
         rows = jax.vmap(product, (0, None))
         return jax.lax.map(jax.grad(lambda w: jnp.sum(rows(x, w) ** 2)), stack)
 
+    automatic = (jax.sharding.AxisType.Auto,)
     for size in (1, 2):
-        mesh = jax.sharding.AbstractMesh((size,), ("population",))
+        mesh = jax.sharding.AbstractMesh((size,), ("population",), automatic)
         spec = jax.P("population")
         spread = jax.shard_map(gradients, mesh=mesh, in_specs=spec, out_specs=spec)
         text = jax.jit(spread).trace(stack).lower(lowering_platforms=("cpu",)).as_text()
