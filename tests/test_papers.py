@@ -4,13 +4,14 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
 
 import eqrl
-from benchmarks.papers import diayn, metra, page, pbt, run as papers_run, taac
+from benchmarks.papers import diayn, disk, metra, page, pbt, run as papers_run, taac
 from benchmarks.papers.diayn import minutes_of_training
 from benchmarks.papers.page import center, final, training_return, value_after
 from benchmarks.papers.paper import Experiment, Outcome, Record
@@ -39,6 +40,20 @@ TRAINING = Training(
 
 def experiment_of(training: Training) -> Experiment:
     return Experiment("gymnax/Pendulum-v1", {"SAC": training}, options={"max_steps": 5})
+
+
+def test_the_center_of_a_swimmer_is_that_of_mujoco() -> None:
+    env: Any = gymnasium.make("Swimmer-v5").unwrapped
+    observation, _ = env.reset(seed=0)
+    for stroke in ((1.0, -1.0), (-1.0, 0.5)):
+        for _ in range(20):
+            observation, *_ = env.step(np.array(stroke))
+        # Otherwise the center is that before the last step.
+        env.set_state(env.data.qpos, env.data.qvel)
+        found = disk.center_of_swimmer(env.data.qpos[:2], observation)
+        center = env.data.subtree_com[0, :2]
+        np.testing.assert_allclose(found, center, atol=1e-5)
+        assert np.linalg.norm(center - env.data.qpos[:2]) > 0.1
 
 
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
