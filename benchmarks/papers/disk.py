@@ -31,7 +31,7 @@ DISTANCES: dict[str, Callable[..., Any]] = {
 
 
 class SwimmerState(eqx.Module):
-    """A simulator, and where the swimmer is from where it was first seen."""
+    """A simulator, and the center relative to where it was first seen, at `start`."""
 
     inner: Any
     center: jax.Array
@@ -43,8 +43,9 @@ class CenterOfMass(AbstractEnvWrapper[SwimmerState]):
     """gym's Swimmer, described by its center of mass.
 
     The torso, whose position EnvPool reports, is its first link, and swings with every
-    stroke. Where an episode begins, up to 0.1 from the origin, EnvPool does not tell,
-    and a step moves the center by about 0.003, so places are from that after the first.
+    stroke. EnvPool does not tell where an episode begins, up to 0.1 from the origin, and
+    random actions move the center by at most 0.003 a step, so places are relative to
+    that after the first step.
     """
 
     env: AbstractEnv[Any]

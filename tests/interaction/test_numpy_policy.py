@@ -258,7 +258,7 @@ def test_operations_are_those_of_jax() -> None:
         np.testing.assert_allclose(
             result, other, rtol=2e-5, atol=2e-6, err_msg=str(number)
         )
-    # JAX has it from 0.11 on.
+    # JAX 0.11.2 has it, 0.10.2 does not.
     columns = numpy_policy.OPERATIONS["unstack"](np.array([[1, 2], [3, 4]]), axis=1)
     np.testing.assert_equal(columns, [np.array([1, 3]), np.array([2, 4])])
 
