@@ -43,9 +43,9 @@ class CenterOfMass(AbstractEnvWrapper[SwimmerState]):
     """gym's Swimmer, described by its center of mass.
 
     The torso, whose position EnvPool reports, is its first link, and swings with every
-    stroke. EnvPool does not tell where an episode begins, up to 0.1 from the origin, and
-    random actions move the center by at most 0.003 a step, so places are relative to
-    that after the first step.
+    stroke. EnvPool does not tell where an episode begins, up to 0.1 from the origin,
+    and random actions move the center by at most 0.003 a step, so places are relative
+    to that after the first step.
     """
 
     env: AbstractEnv[Any]
