@@ -222,7 +222,7 @@ def results(session: nox.Session) -> None:
 
 @nox.session
 def presets(session: nox.Session) -> None:
-    """Trains every preset with twenty seeds and writes what they reach; takes hours.
+    """Trains presets with all of their seeds and writes their returns; takes hours.
 
     Finished runs in `runs/presets` are skipped, and interrupted ones resumed.
     """

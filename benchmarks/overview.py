@@ -12,7 +12,7 @@ from typing import Any
 import eqrl
 
 
-# Before anything else that JAX does.
+# Before JAX does anything else.
 eqrl.use_all_cores()
 
 import jax.random as jr  # noqa: E402

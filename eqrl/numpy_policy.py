@@ -123,7 +123,7 @@ def load_policy(
     Raises a `ValueError` of one line that names the file if it is damaged, was not
     exported, was exported before policies had a NumPy form, or has an operation that
     this module does not know. That can only come from a network or an agent of your
-    own, and the error names it; load the policy once where you export it, to know.
+    own, and the error names it; load the policy once after exporting it, to know.
     """
     if mode not in ("greedy", "sample"):
         raise ValueError(f"`mode={mode!r}` must be 'greedy' or 'sample'.")

@@ -298,10 +298,10 @@ among the earlier ones.
 Their Hopper has 50 skills, and the first 2 of their Ant's 10 have half the steps of the
 others. Random steps are 1,000 here and 5,000 there; the replay holds 250,000 steps, in
 theirs all of them (Swimmer: a fifth, Ant: two ninths); their targets move at every
-second update. In their code time limits count as terminal states; here they end no
-value. Their Ant also observes contact forces, which version 4 leaves out. When
-a skill begins, the newest half of the replay stays, theirs a random half. Where paper,
-pseudocode and code disagree, DISk follows the paper (`mode="paper"`).
+second update. In their code time limits count as terminal states; here values
+bootstrap there. Their Ant also observes contact forces, which version 4 leaves out.
+When a skill begins, the newest half of the replay stays, theirs a random half. Where
+paper, pseudocode and code disagree, DISk follows the paper (`mode="paper"`).
 
 DIAYN sees positions alone; what theirs saw is not released.
 

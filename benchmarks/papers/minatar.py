@@ -107,8 +107,8 @@ PAPER = Paper(
 The games of [Young and Tian](https://arxiv.org/abs/1903.03176) as gymnax has them:
 episodes end after 1,000 steps (Freeway 2,500), actions are those that have an effect,
 and none is repeated at random. About 10,000,000 steps each, in whole rows of the
-metrics. A time limit ends no value here; in gymnax's and PQN's runs it does, in which
-every episode of Freeway ends by it.
+metrics. Values bootstrap at time limits here; in gymnax's and PQN's runs a time limit
+terminates, as it does every episode of Freeway.
 
 `PPO-gymnax` has the settings of gymnax's own runs: 64 environments, rollouts of 128
 steps, 4 epochs of 8 minibatches, a constant rate of 5e-4, discount 0.999, decay 0.95,

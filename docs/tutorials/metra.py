@@ -138,7 +138,7 @@ eqrl.draw_skills("phi.png", phi, names=("first of phi", "second of phi"))
 # ![The same skills in the learned space](../images/tutorials/metra_phi.png)
 #
 # Here each skill leads along its own direction and ends some 50 away, about 1 for each
-# of its 50 steps. With a name that ends in `.gif` the picture moves.
+# of its 50 steps. A name that ends in `.gif` gives an animation.
 #
 # ## Goals without learning
 #

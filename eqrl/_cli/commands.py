@@ -187,7 +187,7 @@ class Render:
 
     output: Path | None = None
     """File to write: .html or .gif for brax; .png, .pdf or .svg for eqrl/Point; .gif
-    for all others, or .mp4 for simulators outside JAX."""
+    for all others, or .mp4 for simulators and environments that draw themselves."""
 
     agent: str | None = None
     """Class of a custom agent, as package.module:Class; a folder never imports it."""

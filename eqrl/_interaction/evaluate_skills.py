@@ -121,8 +121,8 @@ def evaluate_skills(
     A `SkillEvaluation`, which holds the descriptors of all steps. A reward that depends
     on the number of updates is the one at the first update. One that compares the steps
     of a batch, such as `ParticleEntropy`, sees at most 256 at a time, drawn from all
-    episodes without replacement. If these have fewer steps, all are repeated until a
-    batch is full, and copies are near each other: play more episodes then.
+    episodes without replacement. If these have fewer steps, copies of them
+    fill the batch and are each other's neighbors: play more episodes then.
 
     Raises a `ValueError` if the agent has no skills, if `skills` or `descriptor` do not
     fit, if `state` is a stack, or if nothing limits the length of an episode.

@@ -223,8 +223,8 @@ def member(stack: Any, index: int | np.integer | Int[Array, ""]) -> Any:
         stack = (stack.agents, stack.states)
     if isinstance(stack, Solution):
         raise ValueError(
-            "`stack` is a `Solution`, whose counts are no stack; take the state of a "
-            f"seed, `eqrl.member(solution.state, {index})`."
+            "`stack` is a `Solution`, whose counts are not stacked; take the state of "
+            f"a seed, `eqrl.member(solution.state, {index})`."
         )
     check_stack("stack", stack)
     size, mesh = stack_size(stack), mesh_of_processes(stack)

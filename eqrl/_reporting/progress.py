@@ -117,7 +117,7 @@ class AbstractProgressBar(ABC):
 
 
 class ProgressBar(AbstractProgressBar):
-    """Progress bar of a training run; a callback of `train` and of `train_seeds`.
+    """Progress bar of a training run; a callback of all trainings.
 
     ```python
     with eqrl.ProgressBar(num_steps=20_000) as progress:

@@ -49,8 +49,8 @@ def use_all_cores() -> None:
     if there != number:
         raise RuntimeError(
             f"JAX has started with {there} devices, but there are {number} cores. Call "
-            "`eqrl.use_all_cores()` before anything else that JAX does, right after "
-            "the imports: making an agent, or a key, makes arrays. A notebook has to "
+            "`eqrl.use_all_cores()` before JAX does anything else, right after the "
+            "imports: making an agent, or a key, makes arrays. A notebook has to "
             "be started again."
         )
 

@@ -91,13 +91,13 @@ class Trainer(eqx.Module):
     no update. All methods are pure and may be mapped by `equinox.filter_vmap` with
     `counts` unbatched; `eqrl.train` is the entry point with progress and errors.
 
-    If an observation, an action or a reward becomes `nan` or infinite, that step is
-    discarded and training freezes. It also freezes if a metric of an update is
-    infinite, or if the agent's state is not finite at the end of a call. If the agent
-    diverged, its state is restored to that from before the call, since the latest one
-    would diverge again. The metric that diverged first is `nan` or infinite in the
-    averages. The metric `nonfinite` is the number of environment steps of a call from
-    the step, or the iteration, of the failure on.
+    If an observation, a descriptor, an action or a reward becomes `nan` or infinite,
+    that step is discarded and training freezes. It also freezes if a metric of an
+    update is infinite, or if the agent's state is not finite at the end of a call. If
+    the agent diverged, its state is restored to that from before the call, since the
+    latest one would diverge again. The metric that diverged first is `nan` or infinite
+    in the averages. The metric `nonfinite` is the number of environment steps of a call
+    from the step, or the iteration, of the failure on.
     """
 
     num_envs: int = static_integer(1, least=1)

@@ -146,7 +146,7 @@ def check(
     num_steps: PositiveInt = 300,
     actions: bool = True,
 ) -> None:
-    """Plays an environment at random and reports flaws that no type shows.
+    """Plays an environment at random and reports flaws that types miss.
 
     It looks for steps that both terminate and truncate; a time limit, `spec.max_steps`,
     that is not respected; rewards, observations and descriptors that are not finite;

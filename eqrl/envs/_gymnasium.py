@@ -512,7 +512,7 @@ class GymnasiumEnv(AbstractHostEnv):
         - `source`: a name that Gymnasium knows, such as `"HalfCheetah-v5"`; or a class
             or function that makes a `gymnasium.Env`, with the argument
             `render_mode="rgb_array"` if it has one. Only the same one shares
-            compilations. Settings belong into `options`: a solution that is loaded for
+            compilations. Settings belong in `options`: a solution that is loaded for
             another source continues the simulators that were saved unless their name,
             classes, time limits or options differ.
         - `max_steps`: the time limit, at least 1; by default the environment's own.

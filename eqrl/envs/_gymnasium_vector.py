@@ -63,7 +63,7 @@ class _Vector(AbstractSimulators):
             raise ValueError(
                 f'{made}, whose `metadata["autoreset_mode"]` is {mode}, but it must be '
                 "DISABLED or SAME_STEP: in NEXT_STEP, Gymnasium's default, the step "
-                "after an end is no transition. Make it with "
+                "after an end is not a transition. Make it with "
                 "`autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED`."
             )
         observed, acted = vector.single_observation_space, vector.single_action_space

@@ -135,7 +135,7 @@ class PlaygroundEnv(AbstractAdapter[PlaygroundState]):
                     else "none, since it is one array"
                 )
                 raise ValueError(
-                    f"`{what}={wrong[0]!r}` is no key of an observation of "
+                    f"`{what}={wrong[0]!r}` is not a key of an observation of "
                     f"`{name_of(self)}`, which has {has}."
                 )
         self._state_descriptor = None

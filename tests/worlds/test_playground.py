@@ -184,7 +184,7 @@ def test_a_robot_is_found_in_the_packages_of_envpool() -> None:
         ),
         (
             lambda: make("playground/Go1Getup", critic_observation="sky"),
-            r"'sky'` is no key .*'privileged_state'",
+            r"'sky'` is not a key .*'privileged_state'",
         ),
         (
             lambda: make("playground/CartpoleBalance", options={"gravity": 1}),

@@ -1,4 +1,4 @@
-"""Checks `mylab` while its tests run: before anything of it is imported."""
+"""Checks `mylab` while its tests run: before any of it is imported."""
 
 import eqrl
 

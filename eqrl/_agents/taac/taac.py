@@ -427,7 +427,8 @@ TAAC.__init__.__doc__ = """**Arguments:**
 - `advantage_clip`: lower and upper bound of the advantage of switching before the
     switch is drawn, in units of the value; `None` for no bounds.
 - `max_repeat_steps`: maximum number of steps on one trajectory, at least 1; then a new
-    one begins. `None` for no limit. Targets ignore it.
+    one begins. `None` for no limit. Values bootstrap as if there were none, but
+    a target ends at a switch that it forced.
 - `randomize_first_trajectory`: whether training episodes begin with a trajectory drawn
     uniformly instead of zeros.
 - `epsilon`: probability in [0, 1] with which a greedy step samples the actor's output
@@ -437,8 +438,8 @@ TAAC.__init__.__doc__ = """**Arguments:**
 - `target`: `"compare_through"`, `"one_step"`, or `"multi_step"`, which bootstraps only
     at the end of the episode or window.
 - `td_loss`: elementwise loss of values and targets, such as `optax.huber_loss`.
-- `faithful`: follows the reference implementation where it disagrees with the paper or
-    with itself.
+- `faithful`: follows the reference implementation in the first four of the
+    differences above.
 - `make_actor`: a factory `(observation_size, action_size, *, key)` of a policy that
     maps one observation to an `eqrl.nn.AbstractDensity`. Its observations have the
     embedded trajectory appended.

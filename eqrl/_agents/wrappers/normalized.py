@@ -283,8 +283,8 @@ NormalizedReward.__init__.__doc__ = """**Arguments:**
 
 - `agent`: any agent. For one with its own reward, such as `eqrl.Intrinsic`, only the
     environment's rewards are scaled.
-- `clip`: largest absolute value of a scaled reward, more than 0. A rare reward is far
-    larger than the root mean square.
+- `clip`: largest absolute value of a scaled reward, more than 0. Rare rewards can
+    far exceed the root mean square.
 - `subtract_mean`: whether the running mean is subtracted first, and the rest divided by
     the standard deviation. If episodes can end early, this rewards or punishes
     survival: a constant reward then becomes worthless.

@@ -42,8 +42,8 @@ SkillMemory.__init__.__doc__ = """**Arguments:**
 
 - `skill`: the current skill.
 - `agent`: the memory of the agent.
-- `index`, `age`: index of the environment, and the number of steps that it has had its
-    skill; `None` if a skill lasts for the whole episode.
+- `index`, `age`: index of the environment, and the number of steps since its skill
+    was drawn; `None` if a skill lasts for the whole episode.
 """
 
 
