@@ -121,13 +121,13 @@ def test_functions_are_annotated_throughout() -> None:
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
     "lines for each public name": 145.4,
-    "lines of the longest module": 730,
+    "lines of the longest module": 717,
     "files": 153,
-    "private functions named once": 151,
+    "private functions named once": 149,
     "of these of at most 6 lines": 32,
     "internal share of definitions": 64.7,
     "share of imports": 8.5,
-    "lines of checks": 3_864,
+    "lines of checks": 3_875,
     "longest body": 60,
     "bodies over 60 lines": 0,
     "uses of Any": 398,
@@ -135,7 +135,7 @@ _MOST = {
     "lines of sac.py without its texts": 85,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 39_843,
+    "lines of tests": 39_904,
 }
 _LEAST = {"share of comments": 2.8}
 

@@ -279,7 +279,8 @@ CSF.__init__.__doc__ = """**Arguments:**
 - `make_critic`: a factory `(input_size, num_dimensions, *, key)` of one critic: from an
     observation with its skill, followed by an action, to successor features.
 - `make_phi`: a factory `(observation_size, num_dimensions, *, key)` of the
-    representation of an observation without skill.
+    representation of an observation without skill. Since two of these are subtracted,
+    `precision="bfloat16"` would round much of the reward away.
 - `make_optimizer`: from a learning rate to an Optax optimizer; or four such factories,
     for actor, critic, temperature and phi.
 """

@@ -149,8 +149,8 @@ class Evaluate:
     """Folder of the run, or of a sweep, whose settings play with every seed."""
 
     num_episodes: int | None = None
-    """Episodes of each policy; by default 64 of brax and of simulators outside JAX,
-    1024 of other environments, and of a sweep as many as score each of its seeds."""
+    """Episodes of each policy; by default 64 of brax, Playground and simulators outside
+    JAX, 1024 of other environments, and of a sweep as many as score each seed."""
 
     mode: Mode = "greedy"
     """How to choose actions: at random, sampled as in training, or greedily."""
@@ -476,6 +476,12 @@ def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
     with contextlib.suppress(ValueError):
         make_devices_for(read_schedule(source))
     run = read_config(source, *import_both(options))
+    schedule, present = run.schedule, jax.device_count()
+    if not isinstance(schedule, SkillSchedule) and (schedule.devices or 0) > present:
+        fewer = most_shares(schedule.count, present)
+        tell(f"This run began on {schedule.devices} devices; here it uses {fewer}")
+        schedule = dataclasses.replace(schedule, devices=fewer)
+        run = dataclasses.replace(run, schedule=schedule)
     if options.tensorboard and isinstance(run.schedule, Population):
         raise ValueError(
             f"`--tensorboard` is for runs of seeds, and `{source}` is a population; "

@@ -18,7 +18,13 @@ from .._reporting.episodes import render, render_suffix
 from .._reporting.figure import figure_suffix, one_of
 from .._reporting.learning_curve import default_metric, draw_facets
 from .._reporting.statistics import bootstrap_interval, center_of
-from .._run.config import Population, SkillSchedule, read_config, read_title
+from .._run.config import (
+    Population,
+    SkillSchedule,
+    check_seed,
+    read_config,
+    read_title,
+)
 from .._run.files import finite
 from .._run.load import (
     best_policy,
@@ -41,14 +47,16 @@ def num_episodes_of(name: str, env: AnyEnv) -> int:
     """Number of episodes to evaluate each policy at the end of training.
 
     The random starting states move the mean return of 64 episodes of Pendulum-v1 by
-    about 10. A step of brax costs about a thousand times as much as one of another
-    environment, and a simulator outside JAX may cost as much.
+    about 10. A step of brax or Playground costs about a thousand times as much as one
+    of another environment, and a simulator outside JAX may cost as much.
     """
-    return 64 if name.startswith("brax/") or is_host(env) else 1_024
+    is_costly = name.startswith(("brax/", "playground/")) or is_host(env)
+    return 64 if is_costly else 1_024
 
 
 def evaluation_key(seed: int) -> PRNGKeyArray:
     """The key of evaluations, which no training derives from any seed."""
+    check_seed(seed)
     return jr.split(jr.key(seed))[1]
 
 

@@ -305,7 +305,8 @@ METRA.__init__.__doc__ = """**Arguments:**
     full; `"state_descriptor"`, as the environment describes behavior; `"both"`, joined;
     or a function of one observation.
 - `make_network`: a factory `(descriptor_size, skill_size, *, key)` of a network from
-    one descriptor to a vector as long as a skill.
+    one descriptor to a vector as long as a skill. Since two of these are subtracted,
+    `precision="bfloat16"` would round much of the reward away.
 - `make_optimizer`: from a learning rate to an Optax optimizer.
 """
 

@@ -1,5 +1,6 @@
-"""The agents of the command line, and how each is built."""
+"""Agents and environments by their names on the command line."""
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -24,6 +25,7 @@ from .._agents.wrappers.skills import SkillConditioned
 from .._rewards.base import AnyReward
 from .._skills.prior import SphereSkills
 from .._types.data import AbstractActionSpace, Box, Discrete
+from ..envs._base import AnyEnv
 from ..nn import Choice, Critic, Gaussian, NetworkFactory, Normal
 
 
@@ -49,6 +51,11 @@ def import_agent(path: str) -> type[AnyAgent]:
 
 def import_env(path: str) -> Callable[..., Any]:
     """The function that makes environments at `package.module:make`."""
+    if "/" in path:
+        raise ValueError(
+            f"`env={path!r}` imports a package; name a function that makes it, as "
+            "`--env package.module:make`."
+        )
     found = import_object(path, "env", "make")
     # `config.json` records the qualified name, which a partial function lacks.
     if not callable(found) or not hasattr(found, "__qualname__"):
@@ -219,6 +226,9 @@ def make_agent(
         for name, factory in networks.items():
             fields = {field.name for field in dataclasses.fields(factory)}
             known = {x: changes[x] for x in changes if x in fields}
+            if named.agent_type is CSF and name == "make_phi":
+                # Two representations are subtracted, which takes more digits.
+                known.pop("precision", None)
             networks[name] = dataclasses.replace(factory, **known)
             unused -= known.keys()
         networks |= {x: changes[x] for x in changes if x in signature.parameters}
@@ -243,6 +253,39 @@ def make_agent(
         # It learns only skills, and its observations must end with one.
         return SkillConditioned(agent, SphereSkills(agent.num_dimensions))
     return agent
+
+
+def option_of(text: str) -> tuple[str, Any]:
+    """The name and the value of a parameter of an environment."""
+    name, sign, value = text.partition("=")
+    if not (all(map(str.isidentifier, name.split("."))) and sign):
+        raise ValueError(f"`env_option={text!r}` must be written as `name=value`.")
+    # Shells and JSON write Booleans in lower case.
+    words = {"true": "True", "false": "False", "none": "None", "null": "None"}
+    try:
+        return name, ast.literal_eval(words.get(value.lower(), value))
+    except (SyntaxError, ValueError):
+        return name, value
+
+
+def with_options(env: Any, name: str, options: Mapping[str, Any]) -> AnyEnv:
+    """An environment of a library with other parameters."""
+    holder = env.params if name.startswith("gymnax/") else env
+    known = [field.name for field in dataclasses.fields(holder) if field.init]
+    known = [] if name.startswith("brax/") else known
+    wrong = sorted(options.keys() - {*known})
+    if wrong:
+        raise ValueError(
+            f"`{name}` has no parameter `{wrong[0]}`; it has {', '.join(known)}."
+            if known
+            else f"`{name}` has no parameters that can be set: {wrong} are given."
+        )
+    for option, value in options.items():
+        is_number = isinstance(getattr(holder, option), int | float)
+        if is_number and not isinstance(value, int | float):
+            raise ValueError(f"`env_option={option}={value}` must be a number.")
+    changed = dataclasses.replace(holder, **options)
+    return type(env)(env.environment, changed) if holder is not env else changed
 
 
 def check_given(kind: str, path: str, argument: str, given: Any) -> None:

@@ -1,6 +1,5 @@
 """Settings of a run, as `config.json` holds them."""
 
-import ast
 import dataclasses
 import inspect
 import operator
@@ -46,6 +45,8 @@ from .agents import (
     is_path,
     make_agent,
     name_of,
+    option_of,
+    with_options,
 )
 from .files import CONFIG, check_type, config_of, make_typed, versions, write_json
 from .rewards import (
@@ -69,6 +70,15 @@ _KINDS: dict[str, Callable[[float, float], AbstractPrior]] = {
     "loguniform": LogUniform,
     "oneminus-uniform": lambda low, high: OneMinus(Uniform(low, high)),
     "oneminus-loguniform": lambda low, high: OneMinus(LogUniform(low, high)),
+}
+
+
+# How libraries call the time limit, if not `max_steps`.
+_LIMITS = {
+    "craftax": "max_timesteps",
+    "gymnax": "max_steps_in_episode",
+    "jumanji": "time_limit",
+    "playground": "episode_length",
 }
 
 
@@ -120,6 +130,12 @@ def path_of(agent: AnyAgent, name: str) -> str:
             f"{names}."
         )
     return path
+
+
+def check_seed(seed: int) -> None:
+    """Checks that JAX, which keeps 32 bits of a seed, keeps all of this one."""
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"`seed={seed}` must be from 0 to {2**32 - 1}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -359,6 +375,7 @@ class Run(Generic[Schedule]):
             check_is_rewarded(self.agent, self.learner, self.schedule.command)
         check_agent(self.learning_agent, self.agent_type)
         check_given("env", self.settings.env, "make_env", self.make_own_env)
+        check_seed(self.settings.seed)
         for name in self.schedule.at_least_one:
             value = getattr(self.schedule, name)
             if value is not None:
@@ -502,14 +519,14 @@ class Run(Generic[Schedule]):
         return {name: hyperparameters[path_of(agent, name)] for name, *_ in self.priors}
 
     def make_env(self) -> AnyEnv:
-        pairs = [*map(_option, self.env_options)]
+        pairs = [*map(option_of, self.env_options)]
         options = dict(pairs)
         if len(options) < len(pairs):
             raise ValueError(
                 f"`env_option` is given twice for one name: {[*self.env_options]}."
             )
-        # That of gymnax has its own name.
-        limits = options.keys() & {"max_steps", "max_steps_in_episode"}
+        name = _LIMITS.get(self.settings.env.partition("/")[0], "max_steps")
+        limits = options.keys() & {"max_steps", name}
         if limits and self.settings.max_steps is not None:
             raise ValueError(
                 f"`max_steps={self.settings.max_steps}` and `env_option` {[*limits]} "
@@ -519,10 +536,11 @@ class Run(Generic[Schedule]):
         if self.make_own_env is None:
             library = LIBRARIES.get(self.settings.env.partition("/")[0])
             if library is not None and "options" in library.options:
-                given |= {x: options.pop(x) for x in library.options if x in options}
+                own = options.keys() & {*library.options} - {"options"}
+                given |= {x: options.pop(x) for x in own}
                 return _make_outside(self.settings.env, {**given, "options": options})
             env = make(self.settings.env, **given)
-            return _with_options(env, self.settings.env, options) if options else env
+            return with_options(env, self.settings.env, options) if options else env
         given = {name: value for name, value in given.items() if value is not None}
         try:
             inspect.signature(self.make_own_env).bind(**given, **options)
@@ -560,37 +578,6 @@ def _make_outside(name: str, options: Mapping[str, Any]) -> AnyEnv:
         raise ValueError(
             f"`{name}` cannot start: {type(error).__name__}: {error}"
         ) from error
-
-
-def _option(text: str) -> tuple[str, Any]:
-    """The name and the value of a parameter of an environment."""
-    name, sign, value = text.partition("=")
-    if not (all(map(str.isidentifier, name.split("."))) and sign):
-        raise ValueError(f"`env_option={text!r}` must be written as `name=value`.")
-    try:
-        return name, ast.literal_eval(value)
-    except (SyntaxError, ValueError):
-        return name, value
-
-
-def _with_options(env: Any, name: str, options: Mapping[str, Any]) -> AnyEnv:
-    """An environment of a library with other parameters."""
-    holder = env.params if name.startswith("gymnax/") else env
-    known = [field.name for field in dataclasses.fields(holder) if field.init]
-    known = [] if name.startswith("brax/") else known
-    wrong = sorted(options.keys() - {*known})
-    if wrong:
-        raise ValueError(
-            f"`{name}` has no parameter `{wrong[0]}`; it has {', '.join(known)}."
-            if known
-            else f"`{name}` has no parameters that can be set: {wrong} are given."
-        )
-    for option, value in options.items():
-        is_number = isinstance(getattr(holder, option), int | float)
-        if is_number and not isinstance(value, int | float):
-            raise ValueError(f"`env_option={option}={value}` must be a number.")
-    changed = dataclasses.replace(holder, **options)
-    return type(env)(env.environment, changed) if holder is not env else changed
 
 
 def _shown(agent: str) -> str:

@@ -223,7 +223,8 @@ def make_intrinsic(
     **Arguments:**
 
     - `options`: options of the reward, by their names on the command line.
-    - `changes`: fields of the factories of its networks, such as `hidden_sizes`.
+    - `changes`: fields of the factories of its networks, such as `hidden_sizes`. That
+        of `METRA` keeps its precision.
     """
     named = REWARDS[name]
     given = {x.removeprefix(PREFIX): value for x, value in options.items()}
@@ -236,6 +237,9 @@ def make_intrinsic(
         if name in ("diayn", "smerl"):
             factories["make_network"] = prior.make_discriminator
         positional = [prior]
+    if name in ("metra", "lsd"):
+        # Two representations are subtracted, which takes more digits.
+        changes = {x: changes[x] for x in changes if x != "precision"}
     networks = {x: dataclasses.replace(y, **changes) for x, y in factories.items()}
     if name == "diayn":
         given["lr"] = given.pop("discriminator_lr")

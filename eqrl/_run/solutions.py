@@ -1,6 +1,5 @@
 """Whole solutions on disk, for another process to resume training from."""
 
-import dataclasses
 import functools
 import shutil
 import time
@@ -41,9 +40,8 @@ from .._storage.checkpoint import (
 )
 from .._storage.orbax import quiet_event_loops
 from .._training.mesh import mesh_of_processes, on_any_process, shardings_over
-from .._training.replay import ReplayBuffer, whole_observations
 from .._training.rows import AnySolution, Solution
-from .._training.trainer import Trainer, begin_row
+from .._training.trainer import Trainer, begin_row, without_frames
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
@@ -266,9 +264,9 @@ def _shapes(
     """Shapes and types of everything saved except the history."""
     key = jr.key(0)
     has_frames = any(".replay.frames" in name for name in saved)
-    if trainer.make_replay is ReplayBuffer and not has_frames:
+    if not has_frames:
         # `fill_replay` does not store frames, as `fitting` knows.
-        trainer = dataclasses.replace(trainer, make_replay=whole_observations)
+        trainer = without_frames(trainer)
     size = saved[f"['{kind}']['state'].failed"].shape
     agents = agent
     if kind == "population":

@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any, Generic, Literal, NamedTuple
 
@@ -55,7 +56,6 @@ from .replay import (
     ReplayBuffer,
     ReplayState,
     truncate_last_row,
-    whole_observations,
 )
 from .schedule import Counts, Schedule, first_counts
 
@@ -512,9 +512,18 @@ def fitting(trainer: Trainer, state: AnyTrainerState) -> Trainer:
     `fill_replay` does not know which frames an environment's observations share.
     """
     rings = parts(state.replay, ReplayState)
-    if trainer.make_replay is ReplayBuffer and all(x.frames is None for x in rings):
-        return dataclasses.replace(trainer, make_replay=whole_observations)
-    return trainer
+    has_frames = any(ring.frames is not None for ring in rings)
+    return trainer if has_frames else without_frames(trainer)
+
+
+def without_frames(trainer: Trainer) -> Trainer:
+    """The trainer, with whole observations if its replay is the library's."""
+    make = trainer.make_replay
+    # With options, such as those that `SMERL` needs, it is a partial application.
+    if getattr(make, "func", make) is not ReplayBuffer:
+        return trainer
+    whole = functools.partial(make, share_frames=False)
+    return dataclasses.replace(trainer, make_replay=whole)
 
 
 @contextlib.contextmanager

@@ -143,7 +143,8 @@ class EnvSpec(eqx.Module):
         - `reward_size`: length of a vector of rewards; `None` for a scalar reward.
         - `state_descriptor_size`: length of the vector that describes behavior, such as
             the agent's position; `None` if the environment gives none.
-        - `max_steps`: the environment's time limit in steps; `None` if it has none.
+        - `max_steps`: the environment's time limit in steps, at least 1; `None` if it
+            has none.
         - `action`: the space of the actions, such as `eqrl.spaces.Discrete(2)`, if
             `action_size` is not given.
         - `observation_shape`: the shape that an observation was flattened from, such as
@@ -177,8 +178,12 @@ class EnvSpec(eqx.Module):
         self.state_descriptor_size = state_descriptor_size
         self.max_steps = max_steps
         self.critic_observation_size = critic_observation_size
-        for name in ("reward_size", "state_descriptor_size", "max_steps"):
-            check_size(name, getattr(self, name), least=0, optional=True)
+        for name, least in (
+            ("reward_size", 0),
+            ("state_descriptor_size", 0),
+            ("max_steps", 1),
+        ):
+            check_size(name, getattr(self, name), least=least, optional=True)
         check_size("critic_observation_size", critic_observation_size, optional=True)
         if observation_shape is not None:
             for size in observation_shape:

@@ -68,6 +68,11 @@ class _Maker:
     critic_keys: tuple[str, ...] | None
     stacking: Stacking | None = None
 
+    @property
+    def rewards_know_limit(self) -> bool:
+        """Whether the reward for a goal falls from 1 to 0.1 at the time limit."""
+        return self.task_id.startswith(("MiniGrid-", "BabyAI-"))
+
     def pool(self, seeds: Sequence[int]) -> Any:
         """EnvPool's own pool, with a simulator for each seed."""
         import envpool  # pyright: ignore[reportMissingImports]
@@ -78,8 +83,8 @@ class _Maker:
             options["stack_num"] = 1
         if self.limit is not None:
             # EnvPool reports termination at its limit as truncation, so its limit must
-            # be one that is never reached.
-            options["max_episode_steps"] = self.limit + 1
+            # be one that is never reached, unless rewards depend on it.
+            options["max_episode_steps"] = self.limit + (not self.rewards_know_limit)
         if self.num_threads is not None:
             options["num_threads"] = self.num_threads
         pool = envpool.make(
@@ -204,6 +209,9 @@ class _Pool(AbstractSimulators):
         observation, descriptor, seen = self._seen(rows, observation, infos)
         limit = _NO_LIMIT if self._maker.limit is None else self._maker.limit
         late = infos["elapsed_step"] >= limit
+        if self._maker.rewards_know_limit:
+            # In these tasks, what is rewarded or punished ends the episode.
+            terminated = terminated | (late & (reward != 0))
         if self._has_lives:
             self._goes_on[rows] = terminated & ~late
         if self._frames is not None:
@@ -414,7 +422,8 @@ class EnvPoolEnv(AbstractHostEnv):
         )
         pool = maker.checked_pool()
         limit = max_steps
-        if max_steps is None and pool.config["max_episode_steps"] < _NO_LIMIT:
+        # A limit of 0 stands for that of the level, which differs between episodes.
+        if max_steps is None and 0 < pool.config["max_episode_steps"] < _NO_LIMIT:
             limit = int(pool.config["max_episode_steps"])
         _, infos = pool.reset()
         self._spec = maker.checked_interface(pool, infos).spec(

@@ -14,7 +14,8 @@ from docs.examples.redq import REDQ
 from eqrl import nn
 from eqrl._cli import main
 from eqrl._cli.commands import parse
-from eqrl._run.config import _option, read_config, write_config
+from eqrl._run.agents import option_of
+from eqrl._run.config import read_config, write_config
 
 from ..toy import Clock
 
@@ -265,7 +266,8 @@ def test_options_of_an_environment_are_its_parameters(
     write_config(tmp_path, run)
     assert read_config(tmp_path) == run
     (nested,) = _run("train", "--env-option", "reward.scale=2").env_options
-    assert _option(nested) == ("reward.scale", 2)
+    assert option_of(nested) == ("reward.scale", 2)
+    assert option_of("is_slippery=false") == ("is_slippery", False)
     options = ("--env-option", "goal=(1,2)", "--env-option", "step_size=0.5")
     env = _run("train", "--env", "eqrl/Point", "--max-steps", "3", *options).make_env()
     assert env == eqrl.envs.Point(goal=(1, 2), step_size=0.5, max_steps=3)
@@ -280,16 +282,26 @@ def test_options_of_an_environment_are_its_parameters(
         ("gymnax/Pendulum-v1", "g=None", "`env_option=g=None` must be a number"),
         (_POINT, "gaol=1", "does not take the options ['gaol']: got an"),
         ("nowhere:make", "x=1", "`env='nowhere:make'`: there is no module `nowhere`"),
+        ("gymnasium/a:B-v0", "x=1", "B-v0'` imports a package; name a function"),
+        (
+            "gymnasium/FrozenLake-v1",
+            "options={}",
+            "an unexpected keyword argument 'options'",
+        ),
         (f"{_HERE}:_POINT", "x=1", "makes no environment"),
         ("collections:Counter", "x=1", "is of type Counter; it must be an instance of"),
     ):
         assert main(["train", "--env", env, "--env-option", option]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert message in line
-    for env, name in (("eqrl/Point", ""), ("gymnax/Pendulum-v1", "_in_episode")):
-        option = ("--env-option", f"max_steps{name}=50")
+    for env, name in (
+        ("eqrl/Point", "max_steps"),
+        ("gymnax/Pendulum-v1", "max_steps_in_episode"),
+        ("jumanji/Snake-v1", "time_limit"),
+    ):
+        option = ("--env-option", f"{name}=50")
         assert main(["train", "--env", env, "--max-steps", "20", *option]) == 2
-        message = f"`max_steps=20` and `env_option` ['max_steps{name}'] are both"
+        message = f"`max_steps=20` and `env_option` ['{name}'] are both"
         assert message in capsys.readouterr().err
 
 

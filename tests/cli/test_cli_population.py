@@ -18,7 +18,7 @@ from eqrl._cli.commands import Train, parse
 from eqrl._cli.jobs import make_job
 from eqrl._population.solution import ancestors_of
 from eqrl._reporting.progress import PopulationProgressBar
-from eqrl._run.config import Population, select_tuned
+from eqrl._run.config import Population, select_tuned, write_config
 
 from ..toy import interrupt_in_piece
 
@@ -302,6 +302,15 @@ def test_members_that_diverged_are_said(
     assert main([*_UNTUNED, *args]) == 1
     assert "was nan or infinite, so training stopped" in capsys.readouterr().err
     assert (tmp_path / "x" / "family_tree.png").is_file()
+
+
+def test_a_run_continues_on_fewer_devices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_config(tmp_path, _parsed(*_TINY, "--devices", "64").run)
+    command: Any = parse(["pbt", "--resume", str(tmp_path)])
+    assert command.run.schedule.devices == {1: 1, 2: 1}.get(jax.device_count(), 3)
+    assert "This run began on 64 devices" in capsys.readouterr().out
 
 
 def test_devices_are_a_mesh() -> None:

@@ -159,6 +159,21 @@ def test_every_reward_has_a_name(
     assert command.run.make_trainer().batch_size == 32
 
 
+def test_representations_that_are_subtracted_stay_in_float32() -> None:
+    def agent_of(name: str) -> Any:
+        command: Any = parse(["train", name, "--precision", "bfloat16"])
+        return command.run.make_agent()
+
+    for name in ("metra", "lsd"):
+        agent = agent_of(name)
+        assert agent.reward.make_network.precision == "float32"
+        assert agent.agent.agent.make_actor.precision == "bfloat16"
+    assert agent_of("cic").reward.make_network.precision == "bfloat16"
+    csf: Any = eqrl.unwrap(agent_of("csf"), eqrl.CSF)
+    assert csf.make_phi.precision == "float32"
+    assert csf.make_actor.precision == csf.make_critic.precision == "bfloat16"
+
+
 def test_skills_are_drawn_anew_and_smerl_knows_the_returns() -> None:
     command: Any = parse(["train", "cic"])
     assert command.run.make_agent().agent.resample_every == 50

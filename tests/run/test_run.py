@@ -274,6 +274,7 @@ _WRONG_CONFIGS = {
     ),
     _changed(lambda c: c["settings"].update(env=5)): "`env` is 5",
     _changed(lambda c: c["settings"].update(max_steps=0)): "`max_steps=0`",
+    _changed(lambda c: c["settings"].update(seed=2**32)): "`seed=4294967296` must be",
     _changed(lambda c: c["settings"].update(max_steps="x")): "`max_steps` is 'x'",
     _changed(lambda c: c["settings"].update(max_steps=True)): "`max_steps` is True",
     _changed(

@@ -344,13 +344,21 @@ def test_a_replay_can_be_filled_with_whole_observations(tmp_path: Path) -> None:
         critic_observation=nothing,
         next_critic_observation=nothing,
     )
-    replay, counts = eqrl.fill_replay(REPLAY.replay(1), rows)
-    begun = eqx.tree_at(lambda state: state.replay, state, replay)
-    initial = eqrl.Solution(trainer_state=begun, counts=counts, metrics={})
-    eqrl.save_solution(tmp_path, initial)
-    initial = eqrl.load_solution(tmp_path, DQN, ENV, REPLAY)
-    solution = eqrl.train(DQN, ENV, REPLAY, num_steps=2, key=jr.key(0), initial=initial)
-    assert same(eqrl.stored_transitions(solution).reward[:, :20], rows.reward)
+    make = functools.partial(eqrl.ReplayBuffer, episode_returns=True)
+    trainers = {
+        "plain": REPLAY,
+        "returns": dataclasses.replace(REPLAY, make_replay=make),
+    }
+    for name, trainer in trainers.items():
+        replay, counts = eqrl.fill_replay(trainer.replay(1), rows)
+        begun = eqx.tree_at(lambda state: state.replay, state, replay)
+        initial = eqrl.Solution(trainer_state=begun, counts=counts, metrics={})
+        eqrl.save_solution(tmp_path / name, initial)
+        initial = eqrl.load_solution(tmp_path / name, DQN, ENV, trainer)
+        solution = eqrl.train(
+            DQN, ENV, trainer, num_steps=2, key=jr.key(0), initial=initial
+        )
+        assert same(eqrl.stored_transitions(solution).reward[:, :20], rows.reward)
 
 
 def test_only_what_is_known_of_an_environment_is_shared() -> None:

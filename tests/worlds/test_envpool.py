@@ -389,3 +389,16 @@ def test_the_time_limit_is_the_tasks_own_unless_given() -> None:
     assert make("envpool/HalfCheetah-v5").spec.max_steps == 1000
     assert make("envpool/Catch-v0").spec.max_steps is None
     assert make("envpool/Catch-v0", max_steps=3).spec.max_steps == 3
+    # Its limit differs between levels.
+    assert make("envpool/BabyAI-GoToRedBall-v0").spec.max_steps is None
+
+
+def test_the_reward_for_a_goal_falls_until_the_time_limit() -> None:
+    env: Any = make("envpool/MiniGrid-Empty-5x5-v0", max_steps=5)
+    simulators, rows = env._make([0]), np.array([0])
+    simulators.begin(rows)
+    # Two steps ahead, a turn, and two steps ahead: the goal, at the limit.
+    *before, last = [simulators.step(rows, np.array([a])) for a in (2, 2, 1, 2, 2)]
+    assert not any(step.terminated or step.truncated for step in before)
+    np.testing.assert_allclose(last.reward, 1 - 0.9, rtol=1e-6)
+    assert last.terminated and not last.truncated
