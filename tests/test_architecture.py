@@ -121,7 +121,7 @@ def test_functions_are_annotated_throughout() -> None:
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
     "lines for each public name": 145.4,
-    "lines of the longest module": 717,
+    "lines of the longest module": 718,
     "files": 153,
     "private functions named once": 149,
     "of these of at most 6 lines": 32,
@@ -135,7 +135,7 @@ _MOST = {
     "lines of sac.py without its texts": 85,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 39_904,
+    "lines of tests": 39_987,
 }
 _LEAST = {"share of comments": 2.8}
 

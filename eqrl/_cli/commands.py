@@ -90,6 +90,8 @@ class Train:
     """The preset whose values are its defaults, if any."""
     lacks_preset: bool = dataclasses.field(default=False, compare=False)
     """Whether its defaults are the library's because no preset fits."""
+    has_begun: bool = dataclasses.field(default=False, compare=False)
+    """Whether it trained before, possibly on a machine with more devices."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -476,18 +478,12 @@ def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
     with contextlib.suppress(ValueError):
         make_devices_for(read_schedule(source))
     run = read_config(source, *import_both(options))
-    schedule, present = run.schedule, jax.device_count()
-    if not isinstance(schedule, SkillSchedule) and (schedule.devices or 0) > present:
-        fewer = most_shares(schedule.count, present)
-        tell(f"This run began on {schedule.devices} devices; here it uses {fewer}")
-        schedule = dataclasses.replace(schedule, devices=fewer)
-        run = dataclasses.replace(run, schedule=schedule)
     if options.tensorboard and isinstance(run.schedule, Population):
         raise ValueError(
             f"`--tensorboard` is for runs of seeds, and `{source}` is a population; "
             "leave it out."
         )
-    return Train(run, place, options.tensorboard)
+    return Train(run, place, options.tensorboard, has_begun=True)
 
 
 def make_devices_for(schedule: Training | Population | SkillSchedule) -> None:

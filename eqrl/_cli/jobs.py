@@ -62,7 +62,7 @@ from .._run.write import (
 )
 from .._storage.checkpoint import saved_steps
 from .._training.evaluations import Evaluations
-from .._training.mesh import POPULATION, check_mesh
+from .._training.mesh import POPULATION, check_mesh, most_shares
 from .._training.rows import AnySolution
 from .._training.train import check_training, jit_init, train, train_seeds
 from .._training.trainer import AnyTrainerState, Trainer
@@ -544,11 +544,15 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
             )
 
 
-def make_mesh(num_devices: int | None) -> Mesh | None:
-    """A mesh of the first `num_devices` devices; `None` if no number is given."""
+def make_mesh(schedule: Training | Population, *, has_begun: bool) -> Mesh | None:
+    """A mesh of as many devices as a run takes; `None` if it gives no number."""
+    num_devices, devices = schedule.devices, jax.devices()
     if num_devices is None:
         return None
-    devices = jax.devices()
+    if has_begun and num_devices > len(devices):
+        fewer = most_shares(schedule.count, len(devices))
+        tell(f"This run began on {num_devices} devices; here it uses {fewer}")
+        num_devices = fewer
     if not 1 <= num_devices <= len(devices):
         raise ValueError(
             f"`devices={num_devices}` must be from 1 to {len(devices)}, which is how "
@@ -609,7 +613,7 @@ def make_job(command: Train) -> AbstractJob[Any, Any]:
         tell(f"No preset fits; these are the library's defaults{named}")
     if isinstance(run.schedule, SkillSchedule):
         return LibraryJob(run, agent, env, trainer, tensorboard)
-    mesh = make_mesh(run.schedule.devices)
+    mesh = make_mesh(run.schedule, has_begun=command.has_begun)
     if isinstance(run.schedule, Population):
         pbt = run.schedule.make_pbt(agent, run.priors)
         return PopulationJob(run, agent, env, trainer, pbt, mesh)

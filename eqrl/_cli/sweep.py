@@ -289,7 +289,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--members-at-once": {
         "type": int,
-        "help": "Seeds of all settings that train side by side; by default what fits a "
+        "help": "Seeds of all settings that one call trains; by default what fits a "
         "quarter of the memory.",
     },
     "--resume": {"type": Path, "help": "Folder of a sweep that was stopped or killed."},

@@ -161,7 +161,7 @@ def init_training(
 ) -> SkillTraining:
     """The training state at the beginning of a first skill."""
     # The next skill may inherit rows of it that are not consecutive.
-    whole = dataclasses.replace(trainer, make_replay=whole_observations)
+    whole = dataclasses.replace(trainer, make_replay=whole_observations())
     state, counts = jit_init(whole, agent, env, key=key)
     return SkillTraining(
         trainer_state=state,

@@ -148,7 +148,8 @@ def draw_facets(
                 f"`logarithmic` names `y`, but no value of `{metric}` is positive; "
                 "leave it out."
             )
-        axes.set(**{f"{axis}scale": "log" for axis in logarithmic})
+        if values:
+            axes.set(**{f"{axis}scale": "log" for axis in logarithmic})
         sizes = _sizes(drawn.curves)
         if interval is not None and sizes:
             shown = "range" if interval == "range" else f"{100 * interval:g} % interval"

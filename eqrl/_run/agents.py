@@ -51,7 +51,7 @@ def import_agent(path: str) -> type[AnyAgent]:
 
 def import_env(path: str) -> Callable[..., Any]:
     """The function that makes environments at `package.module:make`."""
-    if "/" in path:
+    if path.startswith("gymnasium/") and is_path(path):
         raise ValueError(
             f"`env={path!r}` imports a package; name a function that makes it, as "
             "`--env package.module:make`."
@@ -227,7 +227,7 @@ def make_agent(
             fields = {field.name for field in dataclasses.fields(factory)}
             known = {x: changes[x] for x in changes if x in fields}
             if named.agent_type is CSF and name == "make_phi":
-                # Two representations are subtracted, which takes more digits.
+                # A difference of representations would lose its digits.
                 known.pop("precision", None)
             networks[name] = dataclasses.replace(factory, **known)
             unused -= known.keys()

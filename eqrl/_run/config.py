@@ -51,6 +51,7 @@ from .agents import (
 from .files import CONFIG, check_type, config_of, make_typed, versions, write_json
 from .rewards import (
     REWARDS,
+    SUBTRACTED,
     LearnerOptions,
     SkillOptions,
     check_is_rewarded,
@@ -469,12 +470,12 @@ class Run(Generic[Schedule]):
         if self.settings.convolution is not None:
             networks["encoder"] = self._encoder(self.settings.convolution)
         must_change = {"encoder"}
-        if self.learner is None:
-            # Otherwise the networks of the reward have it, and the sizes, too.
+        # Otherwise the networks of the reward have it, and the sizes, too.
+        if self.learner is None or self.agent in SUBTRACTED:
             must_change.add("precision")
-            if not isinstance(self.schedule, SkillSchedule):
-                # Trainings of skills have sizes of their own by default.
-                must_change.add("hidden_sizes")
+        # Trainings of skills have sizes of their own by default.
+        if self.learner is None and not isinstance(self.schedule, SkillSchedule):
+            must_change.add("hidden_sizes")
         agent = make_agent(
             self._named_agent,
             self.agent_options,

@@ -186,6 +186,10 @@ REWARDS = {
 }
 
 
+SUBTRACTED = ("lsd", "metra")
+"""Rewards whose networks stay in float32: a difference would lose its digits."""
+
+
 def check_reward(
     name: str, learner: LearnerOptions | None, skills: SkillOptions | None
 ) -> None:
@@ -223,8 +227,7 @@ def make_intrinsic(
     **Arguments:**
 
     - `options`: options of the reward, by their names on the command line.
-    - `changes`: fields of the factories of its networks, such as `hidden_sizes`. That
-        of `METRA` keeps its precision.
+    - `changes`: fields of the factories of its networks, such as `hidden_sizes`.
     """
     named = REWARDS[name]
     given = {x.removeprefix(PREFIX): value for x, value in options.items()}
@@ -237,8 +240,7 @@ def make_intrinsic(
         if name in ("diayn", "smerl"):
             factories["make_network"] = prior.make_discriminator
         positional = [prior]
-    if name in ("metra", "lsd"):
-        # Two representations are subtracted, which takes more digits.
+    if name in SUBTRACTED:
         changes = {x: changes[x] for x in changes if x != "precision"}
     networks = {x: dataclasses.replace(y, **changes) for x, y in factories.items()}
     if name == "diayn":

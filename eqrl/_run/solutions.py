@@ -1,5 +1,6 @@
 """Whole solutions on disk, for another process to resume training from."""
 
+import contextlib
 import functools
 import shutil
 import time
@@ -436,6 +437,7 @@ class Checkpoints:
         if not on_any_process(self._interval.is_over(number), mesh):
             return
         self._interval.begin_at(number)
+        self._wait()
         try:
             begin_save(self._manager, number, _copied(content_of(solution)))
         except Exception as error:
@@ -448,14 +450,24 @@ class Checkpoints:
         """
         number = step_of(solution)
         self._check_order(solution, number)
-        try:
-            self._manager.wait_until_finished()
-        except Exception as error:
-            self._report(error)
+        self._wait()
         self._manager.reload()
         if number not in self._manager.all_steps():
             begin_save(self._manager, number, content_of(solution))
             self._manager.wait_until_finished()
+
+    def _wait(self) -> None:
+        """Waits for the checkpoint before, whose error does not concern the next."""
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            self._report(error)
+            # A new manager removes what was written; all processes would have to make
+            # one, but only some may know of the error.
+            if jax.process_count() == 1:
+                with contextlib.suppress(Exception):
+                    self._manager.close()
+                del self._manager
 
     def __enter__(self) -> "Checkpoints":
         self._quiet.enter_context(quiet_event_loops())

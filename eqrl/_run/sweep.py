@@ -132,8 +132,8 @@ def sweep(
 
     The result of a setting equals that of `train_seeds` for its agent with the same
     key: all settings share the seeds, and the episodes that score them. Seeds of all
-    settings that differ only in numbers train side by side in one program; each value
-    that is compiled, such as a size or a choice, requires its own program.
+    settings that differ only in numbers train in one program; each value that is
+    compiled, such as a size or a choice, requires its own program.
 
     **Arguments:**
 
@@ -165,7 +165,7 @@ def sweep(
         `folder`; by default, one is saved every minute.
     - `members`: how seeds run on each device, as in `train_seeds`; by default as they
         do in the `folder` if it holds the sweep already.
-    - `members_at_once`: how many seeds, of all settings together, train side by side.
+    - `members_at_once`: how many seeds, of all settings together, one call trains.
         By default, as many as fill a quarter of the memory of the device with their
         agents, environments and replays; the rest is left for a copy for checkpoints
         and for the needs of an update, which are not estimated. Scores do not depend on

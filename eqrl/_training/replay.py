@@ -467,7 +467,15 @@ ReplayBuffer.__init__.__doc__ = """**Arguments:**
 """
 
 
-whole_observations = functools.partial(ReplayBuffer, share_frames=False)
+@functools.cache
+def whole_observations(make: MakeReplay = ReplayBuffer) -> MakeReplay:
+    """Makes `ReplayBuffer`s without shared frames; the same one for each `make`.
+
+    It is static in compiled programs, which are found again only by the same object.
+    """
+    return functools.partial(make, share_frames=False)
+
+
 """Makes a `ReplayBuffer` whose rows may be kept without their neighbors."""
 
 

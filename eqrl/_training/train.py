@@ -562,7 +562,8 @@ def restart_members(
                 lambda: state,
             )
 
-        return map_members(restart_one, crew.members, *stacked), None
+        # Together, simulators would be made for the other members, too.
+        return map_members(restart_one, "in_turn", *stacked), None
 
     stacked = (own, states, lost, crew.keys)
     shared = (common, crew.env, counts)

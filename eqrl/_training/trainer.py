@@ -1,6 +1,5 @@
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Iterator
 from typing import Any, Generic, Literal, NamedTuple
 
@@ -56,6 +55,7 @@ from .replay import (
     ReplayBuffer,
     ReplayState,
     truncate_last_row,
+    whole_observations,
 )
 from .schedule import Counts, Schedule, first_counts
 
@@ -522,8 +522,7 @@ def without_frames(trainer: Trainer) -> Trainer:
     # With options, such as those that `SMERL` needs, it is a partial application.
     if getattr(make, "func", make) is not ReplayBuffer:
         return trainer
-    whole = functools.partial(make, share_frames=False)
-    return dataclasses.replace(trainer, make_replay=whole)
+    return dataclasses.replace(trainer, make_replay=whole_observations(make))
 
 
 @contextlib.contextmanager

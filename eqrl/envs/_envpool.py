@@ -83,8 +83,8 @@ class _Maker:
             options["stack_num"] = 1
         if self.limit is not None:
             # EnvPool reports termination at its limit as truncation, so its limit must
-            # be one that is never reached, unless rewards depend on it.
-            options["max_episode_steps"] = self.limit + (not self.rewards_know_limit)
+            # be one that is never reached.
+            options["max_episode_steps"] = self.limit + 1
         if self.num_threads is not None:
             options["num_threads"] = self.num_threads
         pool = envpool.make(
@@ -209,9 +209,13 @@ class _Pool(AbstractSimulators):
         observation, descriptor, seen = self._seen(rows, observation, infos)
         limit = _NO_LIMIT if self._maker.limit is None else self._maker.limit
         late = infos["elapsed_step"] >= limit
-        if self._maker.rewards_know_limit:
-            # In these tasks, what is rewarded or punished ends the episode.
-            terminated = terminated | (late & (reward != 0))
+        if self._maker.rewards_know_limit and self._maker.limit is None:
+            # Whatever is rewarded ends the episode, at the limit of its level, too.
+            terminated = terminated | (truncated & (reward != 0))
+        elif self._maker.rewards_know_limit:
+            # The pool's limit is one step later.
+            share = np.float32((limit + 1) / limit)
+            reward = np.where(reward > 0, 1 - (1 - reward) * share, reward)
         if self._has_lives:
             self._goes_on[rows] = terminated & ~late
         if self._frames is not None:

@@ -245,7 +245,9 @@ def beginning_where(env: AnyEnv, over: Bool[Array, ""], state: PyTree) -> AnyEnv
 
 
 def release(state: PyTree, *, abandoned: bool = False) -> None:
-    """Closes the simulators of states that are not used again, even within a program.
+    """Closes simulators whose states are not used again, even within a program.
+
+    Those that were made together are closed together, when none of them is used.
 
     `state` is a stack, whose arrays are ready when the simulators have taken their last
     step. With `abandoned`, only those that `without_copies_of_simulators` left are
@@ -256,7 +258,7 @@ def release(state: PyTree, *, abandoned: bool = False) -> None:
         if abandoned:
             group = jnp.where(each.tick == _NO_PRESENT, group, 0)
         # The ticks are passed so that this waits for the last step.
-        _call(release_rows, (_shape(bool),), group, each.tick)
+        _call(release_rows, (_shape(bool),), group, each.row, each.tick)
 
 
 def are_present(env: AnyEnv, state: PyTree) -> Bool[np.ndarray, "*axes"]:

@@ -179,6 +179,7 @@ class Group:
         self.last = _begun(began)
         self.any_over = False
         self.failed = False
+        self.released = np.zeros(size, bool)
 
     def put(self, rows: Int[np.ndarray, " rows"], results: Stepped) -> None:
         """Records the results of a call of some simulators."""
@@ -257,7 +258,8 @@ def answer(function: Callable[..., None], arguments: Arrays, results: Arrays) ->
     """Calls a function with a group, its rows and their arguments.
 
     The results are the presents of the simulators and their last results. They are
-    `nan` for a simulator that has failed, or that is in another present.
+    `nan` for a simulator that has failed, or that is in another present, as those of a
+    member of a population that has failed.
     """
     groups, rows, ticks, *given = arguments
     number = int(groups[0])
@@ -301,6 +303,14 @@ def _answer_of_group(
             except BaseException as error:
                 group.failed = True
                 _fail(group.owner, error, group.ticks - group.first_ticks)
+        elif np.any(present := presents == ticks):
+            places = np.arange(len(rows)) if is_whole else chosen
+            _fill(results, places[~present])
+            at, parts = places[present], [each[present] for each in given]
+            _answer_of_group(
+                function, group, at, rows[present], ticks[present], parts, results
+            )
+            return
     _fill(results, chosen)
 
 
@@ -330,9 +340,13 @@ def step_rows(
         if len(rows) == 0:
             return
     if not _is_finite(actions):
-        # That is the agent's fault, which training detects by itself.
-        group.last.reward[rows] = np.nan
-        return
+        # That is the agent's fault, which training detects by itself. Other agents may
+        # act in the other rows.
+        finite = np.isfinite(actions.reshape(len(rows), -1)).all(axis=-1)
+        group.last.reward[rows[~finite]] = np.nan
+        rows, actions = rows[finite], actions[finite]
+        if len(rows) == 0:
+            return
     stepped = group.simulators.step(rows, actions)
     group.put(rows, stepped)
     _check_finite(rows, stepped)
@@ -390,14 +404,20 @@ def photograph_rows(arguments: Arrays, results: Arrays) -> None:
 
 
 def release_rows(arguments: Arrays, results: Arrays) -> None:
-    """Closes the simulators of these groups."""
+    """Closes the groups that have no other simulators in use."""
     results[0].fill(True)
-    for number in np.unique(arguments[0]):
+    numbers, rows, _ = arguments
+    for number in np.unique(numbers).tolist():
         with LOCK:
-            group = GROUPS.pop(int(number), None)
-        if group is not None:
-            with contextlib.suppress(Exception):
-                group.simulators.close()
+            group = GROUPS.get(number)
+            if group is None:
+                continue
+            group.released[rows[numbers == number]] = True
+            if not group.released.all():
+                continue
+            del GROUPS[number]
+        with contextlib.suppress(Exception):
+            group.simulators.close()
 
 
 def _fail(

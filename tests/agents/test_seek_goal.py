@@ -96,7 +96,8 @@ def test_one_of_the_one_hot_skills_leads_there() -> None:
         np.testing.assert_array_equal(seen[:, 4:], [[0, 1], [1, 0]])
     # A skill that is never drawn was not learned.
     agent, state = seek(*make(eqrl.OneHotSkills(2, [0.0, 1.0]), np.eye(2)))
-    np.testing.assert_array_equal(agent.inner_observation(state, GOAL - 1)[4:], [0, 1])
+    seen = agent.inner_observation(state, jnp.array([[0.0] * 4, [-2.0, 1, 0, 0]]))
+    np.testing.assert_array_equal(seen[:, 4:], [[0, 1], [0, 1]])
 
 
 def test_skills_are_as_long_as_those_of_the_prior() -> None:

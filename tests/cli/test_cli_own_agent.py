@@ -123,6 +123,9 @@ def test_factories_of_an_own_agent_get_the_hidden_sizes() -> None:
     # What would change nothing is not recorded as if it did.
     with pytest.raises(ValueError, match="`precision` changes nothing in `docs"):
         _run("train", "--agent", _REDQ, "--precision", "bfloat16").make_agent()
+    with pytest.raises(ValueError, match="`precision` changes nothing in `docs"):
+        words = ("metra", "--agent", _REDQ, "--precision", "bfloat16")
+        _run("train", *words).make_agent()
     rated = ("train", "--agent", f"{_HERE}:Rated")
     with pytest.raises(ValueError, match="`hidden_sizes` changes nothing in `tests"):
         _run(*rated, "--hidden-sizes", "7").make_agent()
@@ -268,6 +271,7 @@ def test_options_of_an_environment_are_its_parameters(
     (nested,) = _run("train", "--env-option", "reward.scale=2").env_options
     assert option_of(nested) == ("reward.scale", 2)
     assert option_of("is_slippery=false") == ("is_slippery", False)
+    assert option_of("mode='none'") == ("mode", "none")
     options = ("--env-option", "goal=(1,2)", "--env-option", "step_size=0.5")
     env = _run("train", "--env", "eqrl/Point", "--max-steps", "3", *options).make_env()
     assert env == eqrl.envs.Point(goal=(1, 2), step_size=0.5, max_steps=3)

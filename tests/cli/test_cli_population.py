@@ -19,6 +19,7 @@ from eqrl._cli.jobs import make_job
 from eqrl._population.solution import ancestors_of
 from eqrl._reporting.progress import PopulationProgressBar
 from eqrl._run.config import Population, select_tuned, write_config
+from eqrl._training.mesh import most_shares
 
 from ..toy import interrupt_in_piece
 
@@ -309,8 +310,12 @@ def test_a_run_continues_on_fewer_devices(
 ) -> None:
     write_config(tmp_path, _parsed(*_TINY, "--devices", "64").run)
     command: Any = parse(["pbt", "--resume", str(tmp_path)])
-    assert command.run.schedule.devices == {1: 1, 2: 1}.get(jax.device_count(), 3)
-    assert "This run began on 64 devices" in capsys.readouterr().out
+    # The size is 3.
+    fewer = most_shares(3, jax.device_count())
+    job: Any = make_job(command)
+    assert job.mesh.size == fewer and command.run.schedule.devices == 64
+    line = f"This run began on 64 devices; here it uses {fewer}\n"
+    assert capsys.readouterr().out == line
 
 
 def test_devices_are_a_mesh() -> None:

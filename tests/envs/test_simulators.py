@@ -1,5 +1,6 @@
 """Simulators outside JAX: presents, processes, failures, and how they are saved."""
 
+import dataclasses
 import functools
 import gc
 import itertools
@@ -529,6 +530,7 @@ def test_a_copy_of_a_member_has_simulators_of_its_own() -> None:
     stack = jax.tree.map(lambda x: x.reshape(2, 2, *x.shape[1:]), state)
     copied = jax.tree.map(lambda x: x[jnp.array([1, 1])], stack)
     kept = _host.without_copies_of_simulators(stack, copied, jnp.array([True, False]))
+    flat = lambda state: jax.tree.map(lambda x: x.reshape(4, *x.shape[2:]), state)
     assert _host.are_present(env, kept).tolist() == [[False] * 2, [True] * 2]
     assert kept.row.tolist() == [[0, 1], [2, 3]]
     # What was left is closed, and what is used stays.
@@ -538,6 +540,47 @@ def test_a_copy_of_a_member_has_simulators_of_its_own() -> None:
     jax.vmap(lambda x: _host.release(x, abandoned=True))(state)
     assert int(apart.group[0]) not in GROUPS
     assert int(state.group[0]) in GROUPS
+    # Simulators that were made together are closed together.
+    for half in (kept, eqx.tree_at(lambda x: x.tick, stack, jnp.full((2, 2), -1))):
+        assert int(state.group[0]) in GROUPS
+        jax.vmap(lambda x: _host.release(x, abandoned=True))(flat(half))
+    assert int(state.group[0]) not in GROUPS
+
+
+def test_a_simulator_that_is_not_stepped_leaves_the_others_alone() -> None:
+    env = pendulum()
+    state, _ = begin(env, 3)
+    actions = jnp.array([[0.0], [jnp.nan], [0.0]])
+    state, outcome = step(env, state, actions)
+    assert jnp.isfinite(outcome.reward).tolist() == [True, False, True]
+    old = eqx.tree_at(lambda x: x.tick, state, state.tick - jnp.array([0, 0, 1]))
+    _, outcome = step(env, old, jnp.zeros((3, 1)))
+    assert jnp.isfinite(outcome.reward).tolist() == [True, True, False]
+
+
+def test_members_that_share_simulators_train_as_if_alone() -> None:
+    train = functools.partial(
+        eqrl.train_population,
+        **{"size": 3, "steps_per_generation": 16, "num_episodes": 1},
+        **{"key": jr.key(0), "members": "together"},
+    )
+    agents = dataclasses.replace(AGENT, actor_lr=jnp.array([1e-2, jnp.nan, 1e-2]))
+    some: Any = train(agents, pendulum(), TRAINER, None, num_generations=1)
+    assert some.trainer_states.failed.tolist() == [False, True, False]
+    pbt = eqrl.PBT(
+        lambda agent: (agent.actor_lr,),
+        (eqrl.LogUniform(1e-4, 1e-3),),
+        num_replaced=1,
+        num_elite=1,
+    )
+    env = pendulum()
+    tuned: Any = train(AGENT, env, TRAINER, pbt, num_generations=3)
+    # Those that were not replaced go on in theirs, and get no others.
+    num_replaced = int(np.sum(tuned.parents != np.arange(3)))
+    assert num_replaced > 0
+    assert np.all(tuned.metrics["nonfinite"] == 0)
+    made = sum(len(group.ticks) for group in groups_of(env))
+    assert made <= 2 * (3 + num_replaced)
 
 
 @pytest.mark.parametrize("name", ["observation", "descriptor"])

@@ -238,6 +238,12 @@ def test_what_cannot_be_compared_is_refused_with_what_there_is(tmp_path: Path) -
     for runs, options, message in wrong:
         with pytest.raises(ValueError, match=message):
             draw(tmp_path / "x.png", runs, **options)
+    # A run may have no values yet.
+    draw(
+        tmp_path / "x.png",
+        {"a": _ONE | {"episode_return": _NAN * _STEPS}},
+        logarithmic=["x", "y"],
+    )
 
 
 def test_a_run_shows_the_mean_and_range_of_its_rows_with_an_episode(

@@ -477,6 +477,15 @@ def test_a_checkpoint_that_cannot_be_written_is_one_warning(
         checkpoints(120, {}, whole)
         checkpoints(120, {}, whole)
     assert [type(error) for error in errors] == [OSError]
+    monkeypatch.undo()
+    # The error of a checkpoint does not prevent the next one.
+    with eqrl.Checkpoints(
+        tmp_path, every_seconds=0, on_error=errors.append
+    ) as checkpoints:
+        monkeypatch.setattr(checkpoints._manager, "wait_until_finished", fail)
+        checkpoints(120, {}, whole)
+    assert len(errors) == 2
+    eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER, step=120)
 
 
 # Ctrl-C.

@@ -402,3 +402,18 @@ def test_the_reward_for_a_goal_falls_until_the_time_limit() -> None:
     assert not any(step.terminated or step.truncated for step in before)
     np.testing.assert_allclose(last.reward, 1 - 0.9, rtol=1e-6)
     assert last.terminated and not last.truncated
+    # EnvPool gives the limit of the level, and a goal at it, as a truncation.
+    env = make("envpool/BabyAI-GoToRedBall-v0")
+    simulators, every = env._make(range(64)), np.arange(64)
+    simulators.begin(every)
+    actions = np.random.default_rng(0).integers(0, 3, (64, 64))
+    rewards = [simulators.step(every, action).reward for action in actions]
+    length = next(i for i, reward in enumerate(rewards, 1) if np.any(reward))
+    (seed, *_) = np.flatnonzero(rewards[length - 1]).tolist()
+    simulators = env._make([seed])
+    simulators.begin(rows)
+    # It stands still before it goes the same way.
+    way = [6] * (64 - length) + actions[:length, seed].tolist()
+    *before, last = [simulators.step(rows, np.array([a])) for a in way]
+    assert not any(step.terminated or step.truncated for step in before)
+    assert last.reward > 0 and last.terminated and not last.truncated

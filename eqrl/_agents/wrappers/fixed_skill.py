@@ -206,8 +206,8 @@ class GoalSkill(AbstractStatelessView[State, Memory, Extras]):
 
     That is the direction from the state to the goal in the space of `METRA`, scaled to
     length 1, for `NormalSkills` to their mean length, and for `UniformSkills` to the
-    surface of their cube. Of one-hot skills that the prior can draw, it is that of
-    the direction's largest element. Made by `eqrl.seek_goal`.
+    surface of their cube. With one-hot skills, it is the one, of those that the prior
+    can draw, with the direction's largest element. Made by `eqrl.seek_goal`.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -248,7 +248,8 @@ class GoalSkill(AbstractStatelessView[State, Memory, Extras]):
         if isinstance(prior, AnyOneHotSkills):
             if isinstance(prior, OneHotSkills) and prior.weights is not None:
                 # A skill that is never drawn was not learned.
-                way = jnp.where(prior.weights > 0, way, -jnp.inf)
+                is_drawn = jnp.broadcast_to(prior.weights > 0, way.shape)
+                way = jnp.where(is_drawn, way, -jnp.inf)
             skill = jax.nn.one_hot(jnp.argmax(way, axis=-1), size)
         elif isinstance(prior, UniformSkills):
             # As far as the first side of the cube, of those that lie ahead.
