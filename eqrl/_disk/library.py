@@ -38,7 +38,7 @@ from .._storage.checkpoint import (
     saved_steps,
 )
 from .._training.iteration import UnfinishedRow
-from .._training.replay import whole_observations
+from .._training.replay import ReplayBuffer, whole_observations
 from .._training.rows import History, steps_taken
 from .._training.schedule import Counts
 from .._training.train import jit_init
@@ -161,7 +161,7 @@ def init_training(
 ) -> SkillTraining:
     """The training state at the beginning of a first skill."""
     # The next skill may inherit rows of it that are not consecutive.
-    whole = dataclasses.replace(trainer, make_replay=whole_observations())
+    whole = dataclasses.replace(trainer, make_replay=whole_observations(ReplayBuffer))
     state, counts = jit_init(whole, agent, env, key=key)
     return SkillTraining(
         trainer_state=state,

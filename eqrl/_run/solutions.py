@@ -458,6 +458,8 @@ class Checkpoints:
 
     def _wait(self) -> None:
         """Waits for the checkpoint before, whose error does not concern the next."""
+        if "_manager" not in vars(self):
+            return
         try:
             self._manager.wait_until_finished()
         except Exception as error:

@@ -387,8 +387,12 @@ def _collect_row(
     keeps its old value, by a selection that does not copy the replay.
     """
     row = progress.row
+    # After a failure, simulators outside JAX take no more steps.
+    active = jnp.broadcast_to(~row.failure.happened, keys.shape[:1])
     actors, transitions = advance_with_keys(
-        agent, progress.agent, env, progress.actors, keys[:, 0], mode=mode
+        *(agent, progress.agent, env, progress.actors, keys[:, 0]),
+        mode=mode,
+        active=active,
     )
     # The agent is to blame for a nonfinite action only if its observations were finite.
     known = all_finite(transitions.observation, transitions.critic_observation)

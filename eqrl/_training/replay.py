@@ -468,15 +468,12 @@ ReplayBuffer.__init__.__doc__ = """**Arguments:**
 
 
 @functools.cache
-def whole_observations(make: MakeReplay = ReplayBuffer) -> MakeReplay:
-    """Makes `ReplayBuffer`s without shared frames; the same one for each `make`.
+def whole_observations(make: MakeReplay) -> MakeReplay:
+    """Makes `ReplayBuffer`s whose rows may be kept without their neighbors.
 
-    It is static in compiled programs, which are found again only by the same object.
+    It is the same object for each `make`, since compiled programs are found by it.
     """
     return functools.partial(make, share_frames=False)
-
-
-"""Makes a `ReplayBuffer` whose rows may be kept without their neighbors."""
 
 
 class LatestRows(AbstractReplay[ReplayState[Any]]):

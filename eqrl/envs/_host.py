@@ -248,10 +248,9 @@ def release(state: PyTree, *, abandoned: bool = False) -> None:
     """Closes simulators whose states are not used again, even within a program.
 
     Those that were made together are closed together, when none of them is used.
-
     `state` is a stack, whose arrays are ready when the simulators have taken their last
-    step. With `abandoned`, only those that `without_copies_of_simulators` left are
-    closed.
+    step. With `abandoned`, only those that `without_copies_of_simulators` left are no
+    longer used.
     """
     for each in parts(state, HostState):
         group = each.group
@@ -269,6 +268,8 @@ def are_present(env: AnyEnv, state: PyTree) -> Bool[np.ndarray, "*axes"]:
     def is_present(number: int, row: int, tick: int) -> bool:
         group = GROUPS.get(number)
         if group is None or group.failed or group.owner != owner:
+            return False
+        if group.released[row]:
             return False
         return bool(group.ticks[row] == tick)
 

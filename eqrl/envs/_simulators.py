@@ -330,7 +330,7 @@ def step_rows(
 ) -> None:
     """Steps the simulators that are active, or all, and not over."""
     # A copy in any case: a simulator may write into its actions, which are XLA's.
-    if active is None and not group.any_over:
+    if not group.any_over and (active is None or active.all()):
         actions = actions.copy()
     else:
         moving = ~(group.last.terminated | group.last.truncated)[rows]

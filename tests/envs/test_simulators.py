@@ -565,8 +565,17 @@ def test_members_that_share_simulators_train_as_if_alone() -> None:
         **{"key": jr.key(0), "members": "together"},
     )
     agents = dataclasses.replace(AGENT, actor_lr=jnp.array([1e-2, jnp.nan, 1e-2]))
-    some: Any = train(agents, pendulum(), TRAINER, None, num_generations=1)
+    carts = lambda num_envs: gymnasium.make_vec(
+        "Pendulum-v1",
+        num_envs=num_envs,
+        vectorization_mode="sync",
+        vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED},
+    )
+    env = eqrl.envs.GymnasiumVectorEnv(carts, max_steps=7)
+    some: Any = train(agents, env, TRAINER, None, num_generations=3)
     assert some.trainer_states.failed.tolist() == [False, True, False]
+    assert np.all(some.metrics["nonfinite"][:, [0, 2]] == 0)
+    assert len([*groups_of(env)]) == 1
     pbt = eqrl.PBT(
         lambda agent: (agent.actor_lr,),
         (eqrl.LogUniform(1e-4, 1e-3),),
