@@ -25,11 +25,29 @@ class RunningStatistics(eqx.Module):
     - `mean`: mean of each element.
     - `summed_squares`: of each element's differences from the mean; divided by `count`
         it is the variance.
+    - `mean_remainder`: what the rounding of `mean` has left out so far. Without it,
+        the mean of an element that is large compared with its standard deviation would
+        soon stay where it is, since all later changes are below its last digit.
     """
 
     count: Float[Array, ""]
     mean: Float[Array, " obs"]
     summed_squares: Float[Array, " obs"]
+    mean_remainder: Float[Array, " obs"]
+
+    def __init__(
+        self,
+        count: Float[Array, ""],
+        mean: Float[Array, " obs"],
+        summed_squares: Float[Array, " obs"],
+        mean_remainder: Float[Array, " obs"] | None = None,
+    ) -> None:
+        self.count = count
+        self.mean = mean
+        self.summed_squares = summed_squares
+        self.mean_remainder = (
+            jnp.zeros_like(mean) if mean_remainder is None else mean_remainder
+        )
 
     def normalize(
         self, observation: Float[Array, "*batch obs"]
@@ -51,7 +69,11 @@ class RunningStatistics(eqx.Module):
         # Chan et al.'s combination of two samples, which does not cancel if the mean
         # is large compared with the standard deviation.
         size = float(observation.shape[0])
-        batch_mean = jnp.mean(observation, axis=0)
+        # A mean of differences, which are exactly 0 for an element that never changes.
+        # That of equal numbers is rounded, and divided by the deviation, which has no
+        # other source then, it would be anything up to 1.
+        first = observation[0]
+        batch_mean = first + jnp.mean(observation - first[None], axis=0)
         batch_squares = jnp.sum((observation - batch_mean[None]) ** 2, axis=0)
         most = size * _MOST_BATCHES
         seen = jnp.minimum(self.count, most)
@@ -62,12 +84,16 @@ class RunningStatistics(eqx.Module):
         between = shift**2 * (seen * size / count)
         # Forgotten and added squares nearly cancel, so they are summed first.
         moved = squares + (batch_squares + between - squares / _MOST_BATCHES)
+        # Kahan's summation.
+        step = self.mean_remainder + shift * (size / count)
+        mean = self.mean + step
         return RunningStatistics(
             count=jnp.minimum(count, most),
-            mean=self.mean + shift * (size / count),
+            mean=mean,
             summed_squares=jnp.where(
                 seen < most, squares + batch_squares + between, moved
             ),
+            mean_remainder=step - (mean - self.mean),
         )
 
 

@@ -132,5 +132,6 @@ def _successor_features(
 def _least_along(
     features: Float[Array, "critics batch skill"], skill: Float[Array, "batch skill"]
 ) -> Float[Array, "batch skill"]:
+    check_same_shape(features_of_each_critic=features[0], skill=skill)
     least = jnp.argmin(jnp.sum(features * skill[None], axis=2), axis=0)
     return jnp.take_along_axis(features, least[None, :, None], axis=0)[0]

@@ -192,7 +192,8 @@ class NormalNetwork(eqx.Module):
 NormalNetwork.__init__.__doc__ = """**Arguments:**
 
 - `network`: its output holds the means, then as many log-scales, which are clipped to
-    [-3, 2]. Outside this range, only gradients that point back into it pass.
+    [-3, 2]. Outside this range, only gradients that point back into it pass, which
+    only reverse-mode differentiation can do: `jax.jvp` raises a `TypeError`.
 """
 
 
@@ -217,7 +218,7 @@ VonMisesFisherNetwork.__init__.__doc__ = """**Arguments:**
 
 - `network`: its output holds the direction, which is scaled to length 1, then the
     logarithm of the concentration, which is clipped to [-3, 5]. Outside this range,
-    only gradients that point back into it pass.
+    only gradients that point back into it pass, as in `NormalNetwork`.
 """
 
 
