@@ -153,8 +153,10 @@ def run_evaluate(command: Evaluate) -> int:
         print(f"{index:{width}d} {columns}")
     low, high = summary.get("interval", (None, None))
     if low is not None and high is not None:
+        finite_seeds = np.isfinite(returns).all(axis=1)
+        text = f"{finite_seeds.sum()} of " * (not finite_seeds.all())
         print(
-            f"over {len(returns)} seeds: {summary['mean']:.2f}, 95 % bootstrap "
+            f"over {text}{len(returns)} seeds: {summary['mean']:.2f}, 95 % bootstrap "
             f"interval {low:.2f} to {high:.2f}"
         )
     return 0
@@ -163,7 +165,10 @@ def run_evaluate(command: Evaluate) -> int:
 def _summary(
     kind: str, returns: Float[np.ndarray, "policies episodes"], command: Evaluate
 ) -> dict[str, Any]:
-    """The returns and, for several seeds, the mean with a bootstrap interval."""
+    """The returns and, for several seeds, the mean with a bootstrap interval.
+
+    Seeds with a return that is not finite are in neither.
+    """
     means = returns.mean(axis=1)
     summary: dict[str, Any] = {
         "kind": kind,
@@ -175,8 +180,9 @@ def _summary(
     }
     # Members copy each other, and skills differ on purpose.
     if kind == "seed" and len(means) > 1:
-        (mean,) = finite(means.mean(keepdims=True))
-        ends = np.stack(bootstrap_interval(means, level=0.95))
+        known = np.where(np.isfinite(means), means, np.nan)
+        (mean,) = finite(center_of(known[None], "mean"))
+        ends = np.stack(bootstrap_interval(known, level=0.95))
         summary |= {"mean": mean, "interval": finite(ends)}
     return summary
 

@@ -1,6 +1,7 @@
 import contextlib
 import gc
 import hashlib
+import io
 import logging
 import os
 import platform
@@ -49,6 +50,9 @@ def main(args: Sequence[str] | None = None) -> int:
     # JAX compiles again if its cache cannot be read or written, as on a full disk.
     warnings.filterwarnings("ignore", "Error .* persistent compilation", UserWarning)
     keep_compilations()
+    # Not every terminal can show a `±` or the name of a folder.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     thresholds = gc.get_threshold()
     # Collections while JAX traces find hardly any garbage among a million objects.
     gc.set_threshold(_OBJECTS_UNTIL_COLLECTION)

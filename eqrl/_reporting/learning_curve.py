@@ -154,7 +154,7 @@ def draw_facets(
         if interval is not None and sizes:
             shown = "range" if interval == "range" else f"{100 * interval:g} % interval"
             shown = "each" if kind == "member" else shown
-            number = "" if len(sizes) > 1 else f"{sizes[0]} "
+            number = "" if len(sizes) > 1 else f"{_number_known(drawn.curves)} "
             label = f"{NAMES_OF_CENTERS[center]} and {shown} of {number}{kind}s"
             # One entry represents the shades of all runs, in a neutral color.
             color = "0.5" if len(runs) > 1 else drawn.lines[0].get_color()
@@ -201,7 +201,7 @@ def draw_learning_curve(
         )
         handles, sizes = drawn.lines, _sizes(drawn.curves)
         if sizes:
-            text = f"range over {sizes[0]} {kind}s"
+            text = f"range over {_number_known(drawn.curves)} {kind}s"
             handles = [*handles, _shade(text, handles[0].get_color())]
             if best:
                 steps, values = drawn.curves["mean"]
@@ -271,9 +271,9 @@ def _curve(
         )
     # `reshape` cannot infer the number of seeds if there is no row.
     values = values if values.ndim == 2 else values[:, None]
-    values = moving_average(np.where(np.isfinite(values), values, np.nan), smoothing)
     # Other rows would break the line between the ends of two episodes.
     known = np.any(np.isfinite(values), axis=1)
+    values = moving_average(np.where(np.isfinite(values), values, np.nan), smoothing)
     return steps[known], values[known]
 
 
@@ -420,6 +420,15 @@ def _shade(label: str, color: str | tuple[float, float, float]) -> Any:
 def _sizes(curves: Mapping[str, _Curve]) -> list[int]:
     """Numbers of seeds of the runs that have several."""
     return sorted({values.shape[1] for _, values in curves.values()} - {1})
+
+
+def _number_known(curves: Mapping[str, _Curve]) -> str:
+    """The number of seeds that have a value, which some may not have in every row."""
+    several = [values for _, values in curves.values() if values.shape[1] > 1]
+    counts = np.concatenate([np.isfinite(x).sum(axis=1) for x in several])
+    low = counts.min(initial=several[0].shape[1])
+    high = counts.max(initial=low)
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _name_of_steps(sizes: list[int], kind: str) -> str:

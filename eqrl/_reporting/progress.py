@@ -45,12 +45,13 @@ class AbstractProgressBar(ABC):
             from rich.console import Console
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
+            console = Console()
             self._bar = Progress(
-                SpinnerColumn(),
+                SpinnerColumn("line" if console.options.ascii_only else "dots"),
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
                 TextColumn("{task.fields[status]}"),
-                console=Console(),
+                console=console,
             )
             self._task = self._bar.add_task("compiling", total=None, status="")
             self._bar.start()

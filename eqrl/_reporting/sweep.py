@@ -114,15 +114,13 @@ class SweepSolution(Generic[State, Agents]):
         `fresh_mean`, `fresh_iqm`, `fresh_low` and `fresh_high`. The best of many
         settings looks better than it is, since it was chosen for its score. Its fresh
         scores remove the bias from the choice of episodes; that from the choice of
-        seeds remains unless there were fresh seeds.
+        seeds remains unless there were fresh seeds. A hyperparameter with one of these
+        names is called `hyperparameter_low`, and so on.
         """
-        names = list(dict.fromkeys(name for each in self.settings for name in each))
-        columns: dict[str, list[Cell]] = {
-            name: [as_cell(setting.get(name)) for setting in self.settings]
-            for name in names
-        }
         diverged = np.isnan(self.scores).sum(axis=1)
-        columns["diverged"] = [int(number) for number in diverged]
+        columns: dict[str, list[Cell]] = {
+            "diverged": [int(number) for number in diverged]
+        }
         fresh = np.full((len(self.settings), len(self.fresh_scores)), np.nan)
         if self.best is not None:
             fresh[self.best] = self.fresh_scores
@@ -136,7 +134,14 @@ class SweepSolution(Generic[State, Agents]):
             }
             for name, numbers in values.items():
                 columns[f"{prefix}{name}"] = [float(number) for number in numbers]
-        return columns
+        names = dict.fromkeys(name for each in self.settings for name in each)
+        hyperparameters: dict[str, list[Cell]] = {
+            f"hyperparameter_{name}" if name in {"setting", *columns} else name: [
+                as_cell(setting.get(name)) for setting in self.settings
+            ]
+            for name in names
+        }
+        return hyperparameters | columns
 
     def write_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes the `table` as CSV. Unknown values are empty."""

@@ -1,4 +1,5 @@
 import dataclasses
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -13,7 +14,7 @@ from .._disk.library import Skills, count_skills, load_skill
 from .._interaction.fit import check_is_agent
 from .._population.solution import Agents, PopulationSolution
 from .._reporting.learning_curve import shown_metrics
-from .._storage.checkpoint import Directory, restore_part
+from .._storage.checkpoint import Directory, restore_part, saved_steps
 from .._storage.files import Content, read_json, reason_of
 from .._training.rows import OfflineSolution, Solution
 from .._types.custom_types import EnvState, Extras, Memory, State
@@ -30,6 +31,7 @@ from .config import (
 )
 from .files import (
     CONFIG,
+    checkpoints_folder,
     claim_folder,
     config_of,
     library_folder,
@@ -265,7 +267,10 @@ def load_run(
 
 
 def check_has_policies(folder: Directory, run: Run) -> None:
-    """Checks that a folder is that of a run whose training has ended."""
+    """Checks that a folder is that of a run whose training has ended.
+
+    Warns if it was stopped after it had been lengthened, with the policies of before.
+    """
     folder = Path(folder)
     if (folder / SWEEP).exists():
         raise ValueError(
@@ -276,6 +281,15 @@ def check_has_policies(folder: Directory, run: Run) -> None:
         raise ValueError(
             f"There is no `{folder / 'policy'}`, so the training has not ended. "
             f"`{run.resuming(folder)}` resumes it, if it was stopped."
+        )
+    saved = saved_steps(policy_folder(folder, run.schedule.kind, 0))
+    newest = max(saved_steps(checkpoints_folder(folder)), default=0)
+    if newest > max(saved, default=newest):
+        warnings.warn(
+            f"The policies in `{folder}` are those of step {saved[-1]}, before it was "
+            f"lengthened, and its checkpoints reach step {newest}. "
+            f"`{run.resuming(folder)}` finishes it.",
+            stacklevel=3,
         )
 
 

@@ -91,16 +91,22 @@ class SkillOptions:
 def skill_of(
     prior: AbstractSkillPrior, given: int | tuple[float, ...]
 ) -> Float[Array, " skill"]:
-    """A skill by its number, if skills are discrete, or by its elements."""
+    """A skill by its number, if skills are discrete, or by its elements.
+
+    The vector of a skill on a sphere may have any length but 0.
+    """
     if isinstance(prior, AnyOneHotSkills):
         if isinstance(given, int) and 0 <= given < prior.size:
             return jnp.eye(prior.size)[given]
         allowed = f"0 to {prior.size - 1}"
     else:
-        elements = (given,) if isinstance(given, int) else given
-        if len(elements) == prior.size:
-            return jnp.array(elements, float)
-        allowed = f"vectors, each given by its {prior.size} elements"
+        skill = jnp.array((given,) if isinstance(given, int) else given, float)
+        if isinstance(prior, SphereSkills):
+            skill = skill / jnp.linalg.norm(skill)
+        is_known = skill.size == prior.size and jnp.all(jnp.isfinite(skill))
+        if is_known and prior.log_prob(skill) > -jnp.inf:
+            return skill
+        allowed = f"vectors from {prior}, each given by its {prior.size} elements"
     raise ValueError(
         f"`skill={given}` is not among the skills of the run, which are {allowed}."
     )

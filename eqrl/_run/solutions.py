@@ -374,8 +374,8 @@ class Checkpoints:
     Pass it as the `checkpoint` of `train` and `train_seeds`, or as a `callback` of
     `train_population`. It saves the same as `eqrl.save_solution`, in the background and
     from a copy. A checkpoint that cannot be written does not end training. If the
-    directory holds another training, a `ValueError` is raised at the first row, so that
-    nothing saved is lost, and nothing goes unsaved.
+    directory holds another training, which its `metrics` tell apart, a `ValueError` is
+    raised at the first row, so that nothing saved is lost, and nothing goes unsaved.
     """
 
     def __init__(

@@ -360,7 +360,7 @@ class _Plan:
                             f"`{name}` is {shown(saved.get(name))}, not "
                             f"{shown(value)}. Resume with the same, or give another."
                         )
-            elif {path.name for path in folder.iterdir()} - _BEFORE:
+            elif {x.name for x in folder.rglob("*") if not x.is_dir()} - _BEFORE:
                 raise ValueError(
                     f"`folder={str(folder)!r}` is not empty, and holds no sweep; give "
                     "another."

@@ -151,7 +151,13 @@ def write_generations(folder: Directory, solution: PopulationSolution) -> None:
 def _with_seeds(metrics: History) -> History:
     """The columns of the metrics of seeds, beginning with the index of the seed."""
     num_seeds = max(values[0].size for values in metrics.values())
-    return {"seed": np.arange(num_seeds)[None], "step": metrics["step"]} | metrics
+    owners = {"seed": np.arange(num_seeds)[None], "step": metrics["step"]}
+    return owners | {_column(name): values for name, values in metrics.items()}
+
+
+def _column(name: str) -> str:
+    """The column of a metric, which may not replace one that tells rows apart."""
+    return f"metric_{name}" if name in _COUNTERS else name
 
 
 def _rows(columns: History) -> Iterable[Sequence[int | float]]:
@@ -186,14 +192,14 @@ class GrowingMetrics:
         - `metrics`: the rows so far, with which the file begins.
         """
         self._folder = Path(folder)
-        self._names = list(metrics)
+        self._names = [_column(name) for name in metrics]
         if metrics:
             write_metrics(folder, metrics)
 
     def __call__(self, step: int, metrics: Mapping[str, Any], solution: object) -> None:
         """Writes one row of each seed."""
         del solution
-        values = {name: np.asarray(value) for name, value in metrics.items()}
+        values = {_column(name): np.asarray(x) for name, x in metrics.items()}
         row = append_row({}, step, values)
         if {*row} == {*self._names}:
             ordered = {name: row[name] for name in self._names}

@@ -93,14 +93,15 @@ def check_directory(directory: Directory) -> None:
     """Checks that arrays can be saved in a directory.
 
     Orbax finds its files by a glob pattern, in which `[` is special, and does not
-    report that it found none.
+    report that it found none. It writes to another folder if a name holds a backslash.
     """
     path = str(converted("directory", Path, directory, "must be a path.").absolute())
-    if "[" in path:
-        raise ValueError(
-            f"`{path}` contains a `[`, and arrays in such a folder would be lost; give "
-            "a folder whose path has none."
-        )
+    for special in ("[", "\\"):
+        if special in path:
+            raise ValueError(
+                f"`{path}` contains a `{special}`, and arrays in such a folder would "
+                "be lost; give a folder whose path has none."
+            )
 
 
 def checkpoint_manager(directory: Directory, *, max_to_keep: int) -> Any:

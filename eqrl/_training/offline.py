@@ -460,8 +460,8 @@ def _check_values(transitions: AnyTransition, spec: EnvSpec) -> None:
     elif low < -1 or high > 1:
         raise ValueError(
             f"`transitions.action` goes from {low:.9g} to {high:.9g}, but actions are "
-            "in [-1, 1]: rescale them, `2 * (action - low) / (high - low) - 1`, or clip "
-            "what is beyond."
+            "in [-1, 1]: rescale them, `2 * (action - low) / (high - low) - 1`, or "
+            "clip what is beyond."
         )
 
 

@@ -73,7 +73,8 @@ def typecheck(
         (`jax_numpy_rank_promotion="raise"`, `jax_numpy_dtype_promotion="strict"`,
         `jax_debug_key_reuse=True`). This holds for the whole process.
     - `play_envs`: whether `eqrl.envs.check` plays an environment written in JAX before
-        a training in it begins; with `None` it does if `strict`.
+        a training in it begins, without looking at the effect of actions; with `None`
+        it does if `strict`.
 
     Raises a `ValueError` if a package has been imported already.
     """

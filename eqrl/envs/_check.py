@@ -216,14 +216,16 @@ def _described_flaws(
 def prepare(*envs: AnyEnv) -> None:
     """Prepares environments for a training.
 
-    Plays each if `eqrl.typecheck` was called with `play_envs`, and discards the failure
-    of a simulator in an earlier program, which this training would raise as its own.
+    Plays each, without looking at the effect of actions, if `eqrl.typecheck` was called
+    with `play_envs`, and discards the failure of a simulator in an earlier program,
+    which this training would raise as its own.
     """
     for env in {id(env): env for env in envs}.values():
         if is_host(env):
             failure_of(env)
         elif plays_envs():
-            check(env, key=jr.key(0))
+            # Actions may rightly have no effect, as in `DisabledActions`.
+            check(env, key=jr.key(0), actions=False)
 
 
 @eqx.filter_jit

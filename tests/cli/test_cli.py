@@ -448,6 +448,43 @@ def test_evaluate_prints_a_line_for_each_seed(
     assert lines[4:] == [f"{over}{high:.2f}"]
 
 
+def test_a_seed_without_a_finite_return_is_left_out_and_said(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    returns = iter([[np.nan, 1.0], [1.0, 3.0], [4.0, 4.0]])
+    ones = jnp.ones(2, int)
+    made = lambda *_, **__: eqrl.Evaluation(jnp.array(next(returns)), ones, None)
+    monkeypatch.setattr(finished, "evaluate", made)
+    monkeypatch.setattr(finished, "count_policies", lambda *_: 3)
+    load = lambda folder, _, **__: eqrl.load_run(folder)
+    monkeypatch.setattr(finished, "load_run", load)
+    assert main(["evaluate", str(trained)]) == 0
+    over = "over 2 of 3 seeds: 3.00, 95 % bootstrap interval 2.00 to 4.00"
+    assert capsys.readouterr().out.splitlines()[-1] == over
+
+
+def test_policies_of_before_a_run_was_lengthened_are_named(trained: Path) -> None:
+    later = trained / "checkpoints" / "99999"
+    (later / "x").mkdir(parents=True)
+    message = r"those of step 60, .* reach step 99999. `eqrl train --resume"
+    try:
+        with pytest.warns(UserWarning, match=message):
+            eqrl.load_run(trained)
+    finally:
+        shutil.rmtree(later)
+    eqrl.load_run(trained)
+
+
+def test_an_output_that_is_not_unicode_ends_no_command(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, "ascii"))
+    assert main(["plot", str(trained), "--output", str(tmp_path / "é.png")]) == 0
+    sys.stdout.flush()
+    assert printed.getvalue().endswith(b"?.png\n")
+
+
 def test_evaluate_plays_in_the_mode_asked_for(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

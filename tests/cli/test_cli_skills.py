@@ -276,16 +276,24 @@ def test_a_skill_that_a_run_does_not_have_is_an_error(
 ) -> None:
     for args, skill, message in (
         (["diayn", "--num-skills", "3"], "3", "which are 0 to 2"),
-        (["csf"], "0", "vectors, each given by its 2 elements"),
+        (["csf"], "0", "vectors from SphereSkills("),
+        (["csf"], "nan", "each given by its 2 elements"),
         (["td3"], "0", "TD3 has no skills"),
     ):
         command: Any = parse(["train", *args])
         write_config(tmp_path, command.run)
         assert main(["render", str(tmp_path), "--skill", skill]) == 2
         assert message in capsys.readouterr().err
-    parsed: Any = parse(["render", str(tmp_path), "--skill", "-0.6", "0.8"])
+    parsed: Any = parse(["render", str(tmp_path), "--skill", "-3", "4.0"])
     skill = skill_of(eqrl.SphereSkills(2), parsed.skill)
     np.testing.assert_allclose(skill, [-0.6, 0.8], rtol=1e-6)
+    for prior, given in (
+        (eqrl.SphereSkills(2), (0.0, 0.0)),
+        (eqrl.NormalSkills(2), (np.nan, 0.0)),
+        (eqrl.UniformSkills(2), (0.0, 1.5)),
+    ):
+        with pytest.raises(ValueError, match="is not among the skills"):
+            skill_of(prior, given)
 
 
 def test_skills_of_each_seed_have_a_plot_of_their_own(

@@ -75,7 +75,7 @@ def test_environments_are_played_before_a_training_only_if_asked(
 ) -> None:
     played = []
     monkeypatch.setattr(
-        "eqrl.envs._check.check", lambda env, *, key: played.append(env) or 1 / 0
+        "eqrl.envs._check.check", lambda env, **_: played.append(env) or 1 / 0
     )
     prepare(Faulty())
     assert played == []

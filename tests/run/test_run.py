@@ -442,6 +442,8 @@ def test_a_folder_in_which_arrays_would_be_lost_is_refused(tmp_path: Path) -> No
         _claimed(tmp_path / "lr=[0.1]")
     with pytest.raises(ValueError, match=r"contains a `\["):
         eqrl.save(tmp_path / "lr=[0.1]", 0, np.ones(2))
+    with pytest.raises(ValueError, match=r"contains a `\\"):
+        eqrl.save(f"{tmp_path}/a\\b", 0, np.ones(2))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -459,6 +461,11 @@ def test_rows_are_written_by_the_names_of_their_metrics(tmp_path: Path) -> None:
     np.testing.assert_array_equal(metrics["a"], [2.0, 4.0, np.nan, 9.0])
     np.testing.assert_array_equal(metrics["b"], [1.0, 3.0, 6.0, 8.0])
     np.testing.assert_array_equal(metrics["c"], [np.nan, np.nan, 5.0, 7.0])
+    # None replaces the number of its seed.
+    for step in (50, 60):
+        grow(step, {"a": np.asarray(1.0), "seed": np.asarray(7.0)}, None)
+    metrics = read_metrics(tmp_path)
+    np.testing.assert_array_equal(metrics["metric_seed"][-3:], [np.nan, 7.0, 7.0])
 
 
 def test_a_folder_and_those_above_it_are_made(tmp_path: Path) -> None:

@@ -252,7 +252,11 @@ def test_the_table_has_the_statistics_of_numpy(tmp_path: Path) -> None:
     scores[0, 1] = NAN
     fresh = np.array([0.5, 1.5, 1.0])
     made = eqrl.SweepSolution(
-        settings=({"lr": 0.1}, {"lr": 0.2}, {"lr": jnp.array(0.25)}),
+        settings=(
+            {"lr": 0.1, "low": -1.0},
+            {"lr": 0.2},
+            {"lr": jnp.array(0.25)},
+        ),
         scores=scores,
         fresh_scores=fresh,
         metrics=({}, {}, {}),
@@ -270,6 +274,8 @@ def test_the_table_has_the_statistics_of_numpy(tmp_path: Path) -> None:
     assert table["iqm"][1] == pytest.approx(np.sort(scores[1])[1:4].mean())
     assert table["fresh_mean"] == pytest.approx([NAN, 1.0, NAN], nan_ok=True)
     assert table["lr"] == [0.1, 0.2, 0.25]
+    # The name of a statistic.
+    assert table["hyperparameter_low"][0] == -1.0
     made.write_csv(tmp_path / "table.csv")
     with open(tmp_path / "table.csv", newline="") as file:
         rows = [*csv.DictReader(file)]
@@ -460,6 +466,8 @@ def test_a_prior_out_of_range_and_a_bad_folder_are_refused(tmp_path: Path) -> No
 
 
 def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
+    # Empty folders are left by a run that was stopped before its first row.
+    (tmp_path / "checkpoints").mkdir()
     with pytest.raises(Killed):
         sweep(folder=tmp_path, progress=killed_after(1))
     with pytest.raises(ValueError, match="holds another sweep: its `settings`"):
