@@ -63,8 +63,9 @@ solution = eqrl.train(
 # ## The learning curve
 #
 # `solution.metrics` is a dictionary of arrays, with a row for every 1,000 steps. Its
-# `episode_return` is that of the training episodes that ended in a row, averaged first
-# over those that ended at the same step. We plot it beside the scores of evaluations.
+# `episode_return` is that of the training episodes that ended within a row, averaged
+# first over those that ended at the same step. We plot it beside the
+# scores of evaluations.
 
 # %%
 greedy = {

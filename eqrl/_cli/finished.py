@@ -151,14 +151,15 @@ def run_evaluate(command: Evaluate) -> int:
         numbers = (row.mean(), row.std(), row.min(), row.max())
         columns = " ".join(f"{number:10.2f}" for number in numbers)
         print(f"{index:{width}d} {columns}")
-    low, high = summary.get("interval", (None, None))
-    if low is not None and high is not None:
-        finite_seeds = np.isfinite(returns).all(axis=1)
-        text = f"{finite_seeds.sum()} of " * (not finite_seeds.all())
-        print(
-            f"over {text}{len(returns)} seeds: {summary['mean']:.2f}, 95 % bootstrap "
-            f"interval {low:.2f} to {high:.2f}"
-        )
+    if summary.get("mean") is not None:
+        is_known = np.isfinite(returns).all(axis=1)
+        some = "" if is_known.all() else f"{is_known.sum()} of "
+        text = f"over {some}{len(returns)} seeds: {summary['mean']:.2f}"
+        # One value has no interval.
+        if is_known.sum() > 1:
+            low, high = summary["interval"]
+            text += f", 95 % bootstrap interval {low:.2f} to {high:.2f}"
+        print(text)
     return 0
 
 

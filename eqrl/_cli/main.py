@@ -51,7 +51,7 @@ def main(args: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", "Error .* persistent compilation", UserWarning)
     keep_compilations()
     # Not every terminal can show a `±` or the name of a folder.
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")
     thresholds = gc.get_threshold()
     # Collections while JAX traces find hardly any garbage among a million objects.

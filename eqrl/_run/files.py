@@ -105,7 +105,7 @@ def claim_folder(
     with locked(path, again=again):
         _check_claim(path, overwrite)
         if overwrite:
-            for name in _files(path):
+            for name in files_in(path):
                 # Last, since it marks the folder as that of a run, should this be
                 # interrupted.
                 if name != CONFIG:
@@ -120,7 +120,7 @@ def claim_folder(
 def _check_claim(path: Path, overwrite: bool) -> None:
     if not path.exists():
         return
-    files = _files(path)
+    files = files_in(path)
     text = (path / CONFIG).read_bytes() if CONFIG in files else b""
     try:
         # A run writes the whole file or, if it is killed at the start, nothing.
@@ -151,7 +151,7 @@ def _check_claim(path: Path, overwrite: bool) -> None:
         )
 
 
-def _files(path: Path) -> list[str]:
+def files_in(path: Path) -> list[str]:
     """Everything that is not a folder, by its path from `path`, except the lock."""
     items = sorted(path.rglob("*"))
     names = [

@@ -269,7 +269,7 @@ def load_run(
 def check_has_policies(folder: Directory, run: Run) -> None:
     """Checks that a folder is that of a run whose training has ended.
 
-    Warns if it was stopped after it had been lengthened, with the policies of before.
+    Warns if its checkpoints are newer than its policies.
     """
     folder = Path(folder)
     if (folder / SWEEP).exists():
@@ -282,14 +282,15 @@ def check_has_policies(folder: Directory, run: Run) -> None:
             f"There is no `{folder / 'policy'}`, so the training has not ended. "
             f"`{run.resuming(folder)}` resumes it, if it was stopped."
         )
+    # Training went on after it had ended or failed, and was stopped again.
     saved = saved_steps(policy_folder(folder, run.schedule.kind, 0))
     newest = max(saved_steps(checkpoints_folder(folder)), default=0)
     if newest > max(saved, default=newest):
         warnings.warn(
-            f"The policies in `{folder}` are those of step {saved[-1]}, before it was "
-            f"lengthened, and its checkpoints reach step {newest}. "
-            f"`{run.resuming(folder)}` finishes it.",
-            stacklevel=3,
+            f"The policies in `{folder}` are those of step {saved[-1]}, but its "
+            f"checkpoints reach step {newest}; `{run.resuming(folder)}` resumes it.",
+            # Python shows it once if all are from the same line.
+            stacklevel=1,
         )
 
 

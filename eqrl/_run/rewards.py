@@ -102,6 +102,8 @@ def skill_of(
     else:
         skill = jnp.array((given,) if isinstance(given, int) else given, float)
         if isinstance(prior, SphereSkills):
+            # The square of a length may be too large or too small for a float.
+            skill = skill / jnp.max(jnp.abs(skill))
             skill = skill / jnp.linalg.norm(skill)
         is_known = skill.size == prior.size and jnp.all(jnp.isfinite(skill))
         if is_known and prior.log_prob(skill) > -jnp.inf:

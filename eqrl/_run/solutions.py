@@ -374,7 +374,7 @@ class Checkpoints:
     Pass it as the `checkpoint` of `train` and `train_seeds`, or as a `callback` of
     `train_population`. It saves the same as `eqrl.save_solution`, in the background and
     from a copy. A checkpoint that cannot be written does not end training. If the
-    directory holds another training, which its `metrics` tell apart, a `ValueError` is
+    directory holds another training, recognized by its `metrics`, a `ValueError` is
     raised at the first row, so that nothing saved is lost, and nothing goes unsaved.
     """
 

@@ -42,7 +42,7 @@ from .._storage.checkpoint import (
     restore_part,
     saved_steps,
 )
-from .._storage.files import LOCK, locked, read_json
+from .._storage.files import locked, read_json
 from .._training.evaluations import evaluate_members
 from .._training.host_loop import (
     NonFiniteError,
@@ -66,7 +66,7 @@ from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import prepare
 from ..envs._host import AbstractHostEnv, checked_result
-from .files import CONFIG, finite, save_policy, versions, write_json
+from .files import CONFIG, files_in, finite, save_policy, versions, write_json
 from .solutions import Checkpoints, load_solution, step_of
 from .write import (
     ADVICE,
@@ -360,7 +360,7 @@ class _Plan:
                             f"`{name}` is {shown(saved.get(name))}, not "
                             f"{shown(value)}. Resume with the same, or give another."
                         )
-            elif {x.name for x in folder.rglob("*") if not x.is_dir()} - _BEFORE:
+            elif {*files_in(folder)} - _BEFORE:
                 raise ValueError(
                     f"`folder={str(folder)!r}` is not empty, and holds no sweep; give "
                     "another."
@@ -629,7 +629,7 @@ class _Plan:
 
 
 # What may be in the folder of a sweep before it begins.
-_BEFORE = {LOCK, CONFIG, SEARCH, f"{SWEEP}.partial"}
+_BEFORE = {CONFIG, SEARCH, f"{SWEEP}.partial"}
 
 
 @eqx.filter_jit

@@ -121,7 +121,8 @@ def write_metrics(folder: Directory, metrics: History) -> None:
 
 def write_rows(folder: Directory, metrics: History) -> None:
     """Writes `metrics.csv` of skills that are learned one after another."""
-    write_table(folder, {name: metrics[name] for name in ("skill", "step")} | metrics)
+    ordered = {name: metrics[name] for name in ("skill", "step")} | metrics
+    write_table(folder, {_column(name): values for name, values in ordered.items()})
 
 
 def write_generations(folder: Directory, solution: PopulationSolution) -> None:
@@ -142,7 +143,7 @@ def write_generations(folder: Directory, solution: PopulationSolution) -> None:
         ("metric", metrics),
     ):
         for name, values in given.items():
-            while name in columns:
+            while name in columns or name in _COUNTERS:
                 name = f"{kind}_{name}"
             columns[name] = values
     write_table(folder, columns)

@@ -192,8 +192,8 @@ class NormalNetwork(eqx.Module):
 NormalNetwork.__init__.__doc__ = """**Arguments:**
 
 - `network`: its output holds the means, then as many log-scales, which are clipped to
-    [-3, 2]. Outside this range, only gradients that point back into it pass, which
-    only reverse-mode differentiation can do: `jax.jvp` raises a `TypeError`.
+    [-3, 2]. Outside this range, only gradients that point back into it pass, so only
+    reverse-mode differentiation works: `jax.jvp` raises a `TypeError`.
 """
 
 

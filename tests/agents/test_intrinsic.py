@@ -182,8 +182,6 @@ def test_the_weight_is_a_finite_number() -> None:
 def test_names_of_metrics_of_one_within_another_do_not_collide(getkey: GetKey) -> None:
     inside = eqrl.Intrinsic(Compass(), Countdown(), environment_weight=1.0)
     agent = eqrl.Intrinsic(inside, Countdown())
-    with pytest.raises(ValueError, match="it ignores the reward of this one"):
-        eqrl.Intrinsic(eqrl.Intrinsic(Compass(), Countdown()), Countdown())
     state = agent.init(SPEC, key=getkey())
     assert isinstance(state.agent, eqrl.IntrinsicState)
     inner = eqrl.IntrinsicState(agent=state.agent.agent, reward=jnp.asarray(2.0))

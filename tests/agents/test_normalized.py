@@ -219,7 +219,7 @@ class TestRunningStatistics:
         np.testing.assert_allclose(normalized, expected, rtol=1e-4)
 
     def test_an_observation_that_never_changes_becomes_zero(self) -> None:
-        # Sixteen times 1000.3 is rounded, and with it a mean by the sum.
+        # Sums of several times 1000.3 are rounded, and with them their mean.
         statistics = _statistics_of([np.full((16, 1), 1000.3, np.float32)] * 3)
         normalized = _normalize(statistics, jnp.array([1000.3]))
         np.testing.assert_array_equal(normalized, [0])

@@ -463,10 +463,10 @@ def test_a_seed_without_a_finite_return_is_left_out_and_said(
     assert capsys.readouterr().out.splitlines()[-1] == over
 
 
-def test_policies_of_before_a_run_was_lengthened_are_named(trained: Path) -> None:
+def test_policies_that_are_older_than_the_checkpoints_are_named(trained: Path) -> None:
     later = trained / "checkpoints" / "99999"
     (later / "x").mkdir(parents=True)
-    message = r"those of step 60, .* reach step 99999. `eqrl train --resume"
+    message = r"those of step 60, .* reach step 99999; `eqrl train --resume"
     try:
         with pytest.warns(UserWarning, match=message):
             eqrl.load_run(trained)

@@ -76,12 +76,13 @@ class Intrinsic(
     name of an agent's metric is taken, as in an `Intrinsic` around another, it is
     prefixed with `inner_`.
 
-    Around `CSF`, which uses no reward, it changes nothing.
+    Around `CSF`, which uses no reward, it changes nothing. Around an `Intrinsic` that
+    has no `environment_weight`, the agent does not learn from this one's reward: give
+    that one a weight, or both rewards to one `Intrinsic`, in a `Sum`.
 
-    Raises a `ValueError` if the skills of the reward differ from the agent's, around
-    an `Intrinsic` without `environment_weight`, which ignores the reward that it is
-    given, and around a `NormalizedReward`, which would see only fresh transitions,
-    without an intrinsic reward: put it around this wrapper instead.
+    Raises a `ValueError` if the skills of the reward differ from the agent's, and
+    around a `NormalizedReward`, which would see only fresh transitions, without an
+    intrinsic reward: put it around this wrapper instead.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -100,12 +101,6 @@ class Intrinsic(
                 "transitions, which have no intrinsic reward yet; put it around: "
                 "`NormalizedReward(Intrinsic(agent, reward))`, which scales what the "
                 "environment gives."
-            )
-        inside = [each for each in layers(self.agent) if isinstance(each, Intrinsic)]
-        if any(each.environment_weight is None for each in inside):
-            raise ValueError(
-                "The `Intrinsic` inside has no `environment_weight`, so it ignores the "
-                "reward of this one; give it a weight, or use one with a `Sum`."
             )
 
     @property
