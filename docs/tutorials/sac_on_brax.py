@@ -64,8 +64,8 @@ solution = eqrl.train(
 #
 # `solution.metrics` is a dictionary of arrays, with a row for every 1,000 steps. Its
 # `episode_return` is that of the training episodes that ended within a row, averaged
-# first over those that ended at the same step. We plot it beside the
-# scores of evaluations.
+# first over those that ended at the same step. We plot it beside the scores of
+# evaluations.
 
 # %%
 greedy = {

@@ -42,6 +42,7 @@ class RunningStatistics(eqx.Module):
         summed_squares: Float[Array, " obs"],
         mean_remainder: Float[Array, " obs"] | None = None,
     ) -> None:
+        """**Arguments:** the attributes; `mean_remainder=None` stands for zeros."""
         self.count = count
         self.mean = mean
         self.summed_squares = summed_squares
@@ -69,9 +70,9 @@ class RunningStatistics(eqx.Module):
         # Chan et al.'s combination of two samples, which does not cancel if the mean
         # is large compared with the standard deviation.
         size = float(observation.shape[0])
-        # A mean of differences, which are exactly 0 for an element that never changes.
-        # That of equal numbers is rounded, and divided by the deviation, which has no
-        # other source then, it would be anything up to 1.
+        # The differences are exactly 0 for an element that never changes. The mean of
+        # equal numbers is rounded, and its error divided by a deviation that consists
+        # of nothing else would be anything up to 1.
         first = observation[0]
         batch_mean = first + jnp.mean(observation - first[None], axis=0)
         batch_squares = jnp.sum((observation - batch_mean[None]) ** 2, axis=0)

@@ -167,7 +167,7 @@ class TestRunningStatistics:
             statistics.variance(), exact.var(axis=0), rtol=1e-4 if offset == 0 else 1e-2
         )
 
-    def test_many_small_batches_do_not_drift(self) -> None:
+    def test_a_large_mean_follows_many_small_batches(self) -> None:
         generator = np.random.default_rng(0)
         data = generator.normal(1e4, size=(20_000, 2)).astype(np.float32)
         # The mean must follow, though a batch moves it by less than its last digit.

@@ -165,6 +165,16 @@ def test_a_terminal_shows_a_bar_that_compiles() -> None:
     assert "compiling" in "".join(lines)
 
 
+def test_a_terminal_may_show_ascii_alone() -> None:
+    class Ascii(io.TextIOWrapper):
+        def isatty(self) -> bool:
+            return True
+
+    with contextlib.redirect_stdout(Ascii(io.BytesIO(), "ascii")):
+        with eqrl.ProgressBar(1000) as progress:
+            progress(200, _row(1.0), None)
+
+
 def test_a_terminal_shows_a_bar_with_the_status() -> None:
     progress = eqrl.ProgressBar(1000)
     with _shown(progress, _Terminal()) as lines:
