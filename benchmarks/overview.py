@@ -1,4 +1,4 @@
-"""Draws the picture of the README, and prints its table.
+"""Draws the picture of the README.
 
 Three presets with five seeds each, evaluated while they train, and the eight skills of
 a point that DIAYN learns. The time includes compilation. Run it as
@@ -34,7 +34,7 @@ SHOWN = (
 
 
 def draw_preset(axes: Any, agent_name: str, env_name: str, title: str) -> None:
-    """Trains a preset, draws its curve and prints its line of the table."""
+    """Trains a preset and draws its curve."""
     preset = PRESETS[agent_name, env_name]
     agent, env = preset.make_agent(), preset.make_env()
     every = preset.num_steps // 20
@@ -61,18 +61,11 @@ def draw_preset(axes: Any, agent_name: str, env_name: str, title: str) -> None:
     axes.set_title(f"{title}\n{NUM_SEEDS} seeds in {minutes:.1f} minutes", fontsize=10)
     axes.set_xlabel("environment steps")
     axes.spines[["top", "right"]].set_visible(False)
-    print(
-        f"| {title} | {preset.num_steps:,} | {returns[-1].mean():.0f} "
-        f"({low[-1]:.0f} to {high[-1]:.0f}) | {minutes:.1f} |",
-        flush=True,
-    )
 
 
 def main() -> None:
     figure = Figure(figsize=(13, 3.1), layout="constrained")
     panels = figure.subplots(1, 4)
-    print("| preset | environment steps | mean return | minutes |")
-    print("|---|---|---|---|")
     for axes, shown in zip(panels, SHOWN, strict=False):
         draw_preset(axes, *shown)
     panels[0].set_ylabel("return of greedy episodes")

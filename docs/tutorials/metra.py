@@ -2,8 +2,8 @@
 # # Directions that lead far
 #
 # DIAYN's skills have little reason to move on once they can be told apart. METRA's do:
-# it learns a space in which one step of the world is at most one step long, and pays a
-# skill, which is a direction there, for every step along it. So skills go as far as the
+# it learns a space in which no step of the environment is longer than 1, and rewards a
+# skill, which is a direction there, for moving along it. So skills go as far as the
 # world allows, in all directions, and the space itself knows the way to a goal. We
 # learn such skills of a point in the plane, and then steer it to goals without further
 # training.

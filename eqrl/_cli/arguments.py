@@ -272,7 +272,8 @@ class Own:
 _OF_YOUR_OWN = "with --agent package.module:Class, one of your own"
 
 TRAINING = {
-    "train": f"Train an agent; without a name, that is sac or, {_OF_YOUR_OWN}. "
+    "train": "Train an agent; without a name, that of the best preset for `--env`, "
+    f"sac if there is none, or, {_OF_YOUR_OWN}. "
     "`eqrl train --resume FOLDER` resumes a run that was stopped or killed.",
     "pbt": "Train a population, whose worst members copy the best and vary their "
     f"hyperparameters; without a name, of sac or, {_OF_YOUR_OWN}. "

@@ -84,7 +84,7 @@ def check_rate(agent: AnyAgent, state: PyTree, num_steps: int) -> None:
         raise ValueError(
             f"`agent_state` would learn nothing more: it has observed {done} steps, "
             f"and the learning rate of this {type(agent).__name__} is annealed to 0 "
-            f"over `anneal_steps={duration:g}`, which count the steps of all trainings "
+            f"over `anneal_steps={duration:g}`, which count the steps of all training "
             f"together. Give the agent more, such as {done + num_steps}, or `None`."
         )
 

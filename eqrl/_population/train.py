@@ -189,9 +189,8 @@ def train_population(
     - `members`: on each device, `"together"` maps over members and `"in_turn"` runs one
         after another, which gives each the same result as alone, bit for bit on one
         device. `None` is `"in_turn"` on a CPU and `"together"` on other devices.
-        Measured with SAC and TD3 on two cores: as one device, in turn is 0.89 and 1.00
-        times as fast as together; as a mesh of two, 1.10 and 1.09 times, which is the
-        fastest of all.
+        On two cores, a device for each with members in turn was the fastest.
+        On a single one, which of the two is faster depends on the machine and `size`.
     - `callback`: called as `callback(step, metrics, solution)` after each evaluation,
         on every process, with the steps so far of each member, and the generation's
         recorded hyperparameters, metrics and scores, `"score"`, of all members; or
@@ -203,9 +202,9 @@ def train_population(
     **Returns:**
 
     A `PopulationSolution`, whose history begins with that of `initial`. With a `mesh`,
-    `agents` and `trainer_states` stay sharded over it, as they are in the callback on
-    any devices; every process has the whole history. Without one they are returned on
-    one device.
+    `agents` and `trainer_states` stay sharded over it, and every process has the whole
+    history; without one they are returned on one device, although callbacks get them as
+    they are sharded in training.
 
     Raises a `ValueError` before the first step if the arguments, or the shape of the
     score, do not fit each other. A member in which a value became `nan` or infinite

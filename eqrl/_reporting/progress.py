@@ -1,4 +1,4 @@
-"""Callbacks that report a training: progress bars, TensorBoard and other loggers."""
+"""Callbacks that report training: progress bars, TensorBoard and other loggers."""
 
 import math
 import os
@@ -286,7 +286,7 @@ def _known(
 
 
 class Logger:
-    """Logs each row of metrics elsewhere; a callback of all trainings.
+    """Logs each row of metrics elsewhere; for all training functions.
 
     ```python
     run = wandb.init(project="pendulum")
@@ -336,7 +336,7 @@ def check_tensorboard(what: str) -> None:
 
 
 class TensorBoard:
-    """Writes metrics for TensorBoard; a callback of all trainings.
+    """Writes metrics for TensorBoard; for all training functions.
 
     ```python
     with eqrl.TensorBoard("runs/pendulum") as tensorboard:

@@ -43,6 +43,11 @@ class AbstractReward(eqx.Module, Generic[RewardState, Seen]):
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> RewardState:
         """The initial state.
 
+        **Arguments:**
+
+        - `spec`: of the environment.
+        - `key`: for random initial values, such as those of a network.
+
         Raises a `ValueError` if the reward does not fit the environment.
         """
 
@@ -67,6 +72,10 @@ class AbstractReward(eqx.Module, Generic[RewardState, Seen]):
         - `batch`: with any leading axes.
         - `step`: the number of updates made before this one, never batched.
         - `key`: for random draws.
+
+        **Returns:**
+
+        One reward for each transition, with the leading axes of `batch`.
         """
 
     @abstractmethod

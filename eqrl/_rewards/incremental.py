@@ -80,6 +80,9 @@ class Incremental(AbstractReward[IncrementalState]):
     Each distance is divided by its mean over the previous skill or, if that is not
     known, over the batch. The divisor is at least a hundredth of the batch's mean.
 
+    The metrics are `diversity` and `consistency`, the mean distances in the batch,
+    before they are divided.
+
     Differences from the paper's released code: time limits do not terminate; the past
     features include those of the newest skill; the divisors are means of the distances
     themselves and of the previous skill only; no temperature turns consistency into

@@ -295,7 +295,8 @@ METRA.__init__.__doc__ = """**Arguments:**
     that it changes in an update: from 30 to 1 takes 34,000 updates at 1e-4, the
     paper's. For about 20,000 updates use 1e-3 for both rates.
 - `initial_multiplier`: above 0.
-- `slack`: the most room within the constraint that counts, at least 0.
+- `slack`: the most slack of a step within the constraint that counts, at least 0; a
+    step with more of it has no gradient through the constraint.
 - `constraint`: `"sum"` limits the length of a step by the multiplier; `"mean"` limits
     the mean over dimensions of its square; `"spectral"` instead divides the weight of
     each layer by its largest singular value, so that no step is longer in phi than in

@@ -181,10 +181,10 @@ def train_seeds(
     `jax.random.split(key, num_seeds)[i]`, bit for bit if seeds run in turn and
     otherwise up to rounding. Arrays have one more leading axis, `num_seeds`, except
     `counts`, which all seeds share; the metrics have the axes `(logs, seeds)`. With a
-    `mesh`, the states stay sharded over it, as they are in the callback on any devices;
-    without one they are returned on one device. A seed in which a value became `nan` or
-    infinite keeps its earlier state, as its `nonfinite` shows; the error is raised once
-    this has happened to all seeds.
+    `mesh`, the returned states stay sharded over it; without one they are returned on
+    one device, although callbacks get them as they are sharded in training. A seed in
+    which a value became `nan` or infinite keeps its earlier state, as its `nonfinite`
+    shows; the error is raised once this has happened to all seeds.
     """
     key = reusable_key(key)
     check_mesh(mesh, num_seeds, name="num_seeds")

@@ -97,6 +97,10 @@ class AbstractEnv(eqx.Module, Generic[EnvState]):
         - `action`: out of `spec.action`. The environment rescales each element of a
             vector from [-1, 1].
         - `key`: for the randomness of the step.
+
+        **Returns:**
+
+        The state, like that of `reset`, and what the step led to.
         """
 
     @abstractmethod

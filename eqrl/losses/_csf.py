@@ -18,6 +18,8 @@ def csf_loss(
 ) -> Float[Array, ""]:
     """Contrastive loss of the representation of contrastive successor features.
 
+    From [Zheng et al., 2025](https://arxiv.org/abs/2412.08021).
+
     **Arguments:**
 
     - `difference`: the step of the representation in each transition.
@@ -45,6 +47,8 @@ def csf_next_features(
     key: PRNGKeyArray,
 ) -> Float[Array, "batch skill"]:
     """Successor features of states, through which no gradient flows.
+
+    From [Zheng et al., 2025](https://arxiv.org/abs/2412.08021).
 
     **Arguments:**
 
@@ -74,6 +78,8 @@ def csf_critic_loss(
 ) -> Float[Array, ""]:
     """Critic loss of contrastive successor features.
 
+    From [Zheng et al., 2025](https://arxiv.org/abs/2412.08021).
+
     **Arguments:**
 
     - `critics`: a stack, as in `csf_next_features`.
@@ -99,6 +105,8 @@ def csf_actor_loss(
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, ""], Metrics]:
     """Actor loss of contrastive successor features.
+
+    From [Zheng et al., 2025](https://arxiv.org/abs/2412.08021).
 
     **Arguments:**
 

@@ -67,6 +67,8 @@ def discrete_sac_next_value(
 ) -> Float[Array, " batch"]:
     """Soft value of states, expected over all actions. No gradient flows through it.
 
+    From [Christodoulou, 2019](https://arxiv.org/abs/1910.07207).
+
     **Arguments:**
 
     - `actor`: from one observation to a `Softmax`.
@@ -92,6 +94,8 @@ def discrete_sac_actor_loss(
     temperature: FloatLike,
 ) -> tuple[Float[Array, ""], Metrics]:
     """Actor loss of SAC for discrete actions, an exact expectation over all of them.
+
+    From [Christodoulou, 2019](https://arxiv.org/abs/1910.07207).
 
     **Arguments:**
 

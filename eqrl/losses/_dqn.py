@@ -63,7 +63,8 @@ def dqn_next_value(
     - `target_network`: a slowly moving copy of `network`, which provides the values.
     - `observation`: observations of the next states.
     - `double`: whether `network` chooses the action. Choices by `target_network` itself
-        lead to overestimates (van Hasselt et al. 2016).
+        lead to overestimates ([van Hasselt et al.,
+        2016](https://arxiv.org/abs/1509.06461)).
 
     **Returns:**
 
@@ -85,6 +86,8 @@ def dqn_loss(
     huber: bool,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Loss of DQN, and the mean value of the actions taken.
+
+    From [Mnih et al., 2015](https://doi.org/10.1038/nature14236).
 
     **Arguments:**
 

@@ -53,6 +53,8 @@ def particle_entropy(
 ) -> Float[Array, " batch"]:
     """Log-distance of each vector to its nearest neighbors in the batch.
 
+    From [Liu and Abbeel, 2021](https://arxiv.org/abs/2103.04551).
+
     Its sum over the batch grows with an estimate of the entropy of the distribution
     that the vectors come from. No gradient flows through it.
 
@@ -86,6 +88,8 @@ def disagreement(
     predictions: Float[Array, "models batch feature"],
 ) -> Float[Array, " batch"]:
     """Disagreement of several models on each row.
+
+    From [Pathak et al., 2019](https://arxiv.org/abs/1906.04161).
 
     **Arguments:**
 

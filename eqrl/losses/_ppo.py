@@ -73,6 +73,8 @@ def ppo_actor_loss(
 ) -> tuple[Float[Array, ""], Metrics]:
     """Actor loss of PPO, without the bonus for entropy.
 
+    From [Schulman et al., 2017](https://arxiv.org/abs/1707.06347).
+
     **Arguments:**
 
     - `log_prob`: log-probabilities of the actions taken, under the policy that learns.
@@ -110,6 +112,8 @@ def ppo_critic_loss(
     clip: FloatLike | None,
 ) -> Float[Array, ""]:
     """Critic loss of PPO.
+
+    From [Schulman et al., 2017](https://arxiv.org/abs/1707.06347).
 
     **Arguments:**
 

@@ -37,6 +37,8 @@ def sac_next_value(
 ) -> Float[Array, " batch"]:
     """Soft value of states, from one sampled action each. No gradient flows through it.
 
+    From [Haarnoja et al., 2018](https://arxiv.org/abs/1812.05905).
+
     **Arguments:**
 
     - `actor`: from one observation to a distribution with a density.
@@ -69,6 +71,8 @@ def sac_actor_loss(
 ) -> tuple[Float[Array, ""], Metrics]:
     """Actor loss of SAC.
 
+    From [Haarnoja et al., 2018](https://arxiv.org/abs/1812.05905).
+
     **Arguments:**
 
     - `actor`: from one observation to a distribution with a density.
@@ -100,6 +104,8 @@ def sac_temperature_loss(
     target_entropy: FloatLike,
 ) -> Float[Array, ""]:
     """Temperature loss of SAC, which keeps the entropy of the policy at a target.
+
+    From [Haarnoja et al., 2018](https://arxiv.org/abs/1812.05905).
 
     **Arguments:**
 

@@ -29,6 +29,8 @@ def discriminator_loss(
 ) -> Float[Array, ""]:
     """Cross-entropy of a discriminator, which predicts the skill that led to a state.
 
+    From [Eysenbach et al., 2019](https://arxiv.org/abs/1802.06070).
+
     **Arguments:**
 
     - `discriminator`: from one descriptor to a distribution over skills.
@@ -49,6 +51,8 @@ def skill_log_ratio(
     log_prior: Float[Array, " batch"] | None = None,
 ) -> Float[Array, " batch"]:
     """Log-ratio of skills given states, through which no gradient flows.
+
+    From [Eysenbach et al., 2019](https://arxiv.org/abs/1802.06070).
 
     **Arguments:**
 
@@ -80,9 +84,11 @@ def metra_loss(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Loss of METRA's representation, with steps constrained to at most length 1.
 
+    From [Park et al., 2024](https://arxiv.org/abs/2310.08887).
+
     The reward is `dphi . weight` with `dphi = phi(next_observation) -
-    phi(observation)`, and each row's room within the constraint is
-    `min(1 - |dphi|^2, slack)`, so that on rows with more room the constraint has no
+    phi(observation)`, and each row's slack within the constraint is
+    `min(1 - |dphi|^2, slack)`, so that on rows with more of it the constraint has no
     gradient. The gradient flows through both ends of a step.
 
     **Arguments:**
@@ -93,14 +99,14 @@ def metra_loss(
         -1 / (N - 1) elsewhere.
     - `multiplier`: the Lagrange multiplier of the constraint, at least 0, through which
         no gradient flows.
-    - `slack`: the most room that counts, such as 1e-3.
+    - `slack`: the most slack of a row that counts, such as 1e-3.
     - `constraint`: whether the squared length is the sum over the dimensions, as in the
         paper, or the mean, as in its released code.
 
     **Returns:**
 
-    The mean of `-(reward + multiplier * room)`, and the mean of the room; its product
-    with the logarithm of the multiplier is the multiplier's loss.
+    The mean of `-(reward + multiplier * slack)`, and the mean of the rows' slack; its
+    product with the logarithm of the multiplier is the multiplier's loss.
     """
     check_same_rows(
         observation=observation, next_observation=next_observation, weight=weight
@@ -121,6 +127,8 @@ def contrastive_loss(
     temperature: FloatLike,
 ) -> Float[Array, " batch"]:
     """InfoNCE loss for telling the key of each query from those of the other rows.
+
+    From [van den Oord et al., 2018](https://arxiv.org/abs/1807.03748).
 
     Both are scaled to length 1, so that a similarity is a cosine.
 
@@ -151,6 +159,8 @@ def mixture_log_prob(
 ) -> Float[Array, " batch"]:
     """Log-density of each target under a mixture of normals of unit variance.
 
+    From [Sharma et al., 2020](https://arxiv.org/abs/1907.01657).
+
     **Arguments:**
 
     - `logits`: unnormalized log-probabilities of the components.
@@ -178,6 +188,8 @@ def smerl_mask(
     episode_return: Float[Array, " batch"], target: FloatLike, margin: FloatLike
 ) -> Bool[Array, " batch"]:
     """Mask of the transitions that SMERL rewards for diversity.
+
+    From [Kumar et al., 2020](https://arxiv.org/abs/2010.14484).
 
     **Arguments:**
 

@@ -71,6 +71,8 @@ def compare_through_target(
 ) -> Float[Array, "time *shape"]:
     """Multi-step target of TAAC's compare-through operator, for one window.
 
+    From [Yu et al., 2021](https://arxiv.org/abs/2104.06521).
+
     A target runs through the stored rewards while the stored and the current policy
     behave alike, up to the first `stop`, and then bootstraps. No gradient flows through
     it. The last row always bootstraps. `discount` and `stop` may lack trailing axes of
@@ -271,6 +273,8 @@ def switch_policy(
 ) -> tuple[Float[Array, "batch 2"], Float[Array, " batch"]]:
     """Second stage of TAAC's policy: whether to keep the current trajectory.
 
+    From [Yu et al., 2021](https://arxiv.org/abs/2104.06521).
+
     No gradient flows through it. The distribution that maximizes expected value plus
     `temperature` times entropy over two alternatives is a softmax of their values, so
     this stage needs no network of its own.
@@ -313,6 +317,8 @@ def taac_next_value(
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, "batch *reward"], Bool[Array, " batch"]]:
     """Estimated value of states under TAAC's policy, from one sampled decision each.
+
+    From [Yu et al., 2021](https://arxiv.org/abs/2104.06521).
 
     No gradient flows through it, and it contains no entropy bonus.
 
@@ -373,6 +379,8 @@ def taac_critic_loss(
 ) -> tuple[Float[Array, ""], Metrics]:
     """Critic loss of TAAC.
 
+    From [Yu et al., 2021](https://arxiv.org/abs/2104.06521).
+
     **Arguments:**
 
     - `critics`: a stack, as in `critic_values`, which maps one observation and one flat
@@ -413,6 +421,8 @@ def taac_actor_loss(
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, ""], Metrics]:
     """Actor loss of TAAC.
+
+    From [Yu et al., 2021](https://arxiv.org/abs/2104.06521).
 
     Its gradient is that of the mean of
     `temperature * log_prob - switch_probability * new_value` with the probability held
@@ -481,6 +491,8 @@ def taac_temperature_loss(
     target_entropy: FloatLike,
 ) -> Float[Array, ""]:
     """Temperature loss of TAAC, for the entropy of the actor or of the switch.
+
+    From [Yu et al., 2021](https://arxiv.org/abs/2104.06521).
 
     **Arguments:**
 

@@ -21,6 +21,8 @@ def td3_next_value(
 ) -> Float[Array, " batch"]:
     """Value of states under a smoothed target policy. No gradient flows through it.
 
+    From [Fujimoto et al., 2018](https://arxiv.org/abs/1802.09477).
+
     **Arguments:**
 
     - `actor`: the target actor, from one observation to one action in [-1, 1].
@@ -57,6 +59,8 @@ def td3_actor_loss(
     critic_observation: Float[Array, "batch critic_obs"] | None = None,
 ) -> Float[Array, ""]:
     """Actor loss of TD3.
+
+    From [Fujimoto et al., 2018](https://arxiv.org/abs/1802.09477).
 
     **Arguments:**
 
