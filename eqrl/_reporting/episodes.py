@@ -60,9 +60,10 @@ def render(
         itself, such as those of Gymnasium, or one that is an `eqrl.envs.Drawable`,
         inside any `eqrl.envs.AbstractEnvWrapper`s.
     - `path`: the file to write: `.html` for brax, an interactive page which loads its
-        player from the web, or `.gif`; `.gif` for gymnax and MuJoCo Playground; `.gif`,
-        or `.mp4` if imageio-ffmpeg is installed, for simulators and environments that
-        draw themselves; `.png`, `.pdf` or `.svg` for `eqrl/Point`. MuJoCo, which draws
+        player from the web, or `.gif`; `.gif` for MuJoCo Playground and gymnax, which
+        draws at most 500 states of an episode, evenly spaced up to its end; `.gif`, or
+        `.mp4` if imageio-ffmpeg is installed, for simulators and environments that draw
+        themselves; `.png`, `.pdf` or `.svg` for `eqrl/Point`. MuJoCo, which draws
         a `.gif` of brax and Gymnasium's robots, needs OpenGL: without a screen, set
         `MUJOCO_GL=egl` or `MUJOCO_GL=osmesa` before Python starts.
     - `key`: for the environment and the agent.

@@ -247,6 +247,7 @@ def descriptor_names(env: GymnaxEnv) -> None:
     del env
 
 
+_MOST_PICTURES = 500
 DRAWN = [
     "Acrobot-v1",
     "Asterix-MinAtar",
@@ -284,14 +285,29 @@ def draw(
     path: Path,
     title: str,
 ) -> None:
-    """Writes a GIF."""
+    """Writes a GIF, of long episodes with some of the states."""
+    import matplotlib.pyplot as plt
     from gymnax.visualize import Visualizer
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
 
+    # A picture takes a tenth of a second, and all of them are kept until the end.
+    every = -(-len(returns) // _MOST_PICTURES)
     with no_devices(), lenient_promotion():
         visualizer = Visualizer(
             env.environment, env.params, each_state(states), returns
         )
         if title:
-            # Above the title of the axes, which gymnax sets for each frame.
+            # Above the title of the axes, which gymnax sets for each picture.
             visualizer.fig.suptitle(title)
-        visualizer.animate(str(path))
+        visualizer.init()
+        canvas, images = FigureCanvasAgg(visualizer.fig), []
+        for index in range((len(returns) - 1) % every, len(returns), every):
+            visualizer.update(index)
+            canvas.draw()
+            image = Image.fromarray(np.asarray(canvas.buffer_rgba()))
+            images.append(image.convert("RGB").quantize())
+        plt.close(visualizer.fig)
+    first, *others = images
+    duration = visualizer.interval
+    first.save(path, save_all=True, append_images=others, duration=duration, loop=0)

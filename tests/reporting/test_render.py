@@ -23,6 +23,7 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 import eqrl
+import eqrl.envs._gymnax
 from eqrl._reporting.episodes import _name_of_skill, _play
 from eqrl.envs import (
     AbstractEnv,
@@ -35,7 +36,6 @@ from eqrl.envs import (
     TimeLimit,
     _brax as adapter,
 )
-from eqrl.envs._gymnax import DRAWN
 from eqrl.envs._wrappers import TimeLimitState
 from eqrl.nn import Critic, Deterministic
 from eqrl.spaces import Box
@@ -287,6 +287,19 @@ def test_frames_of_a_gif_show_that_something_moves(gif: Path) -> None:
     assert np.any(first[60:] != last[60:])
 
 
+def test_of_a_long_episode_gymnax_draws_some_states_and_the_last_one(
+    gif: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eqrl.envs._gymnax, "_MOST_PICTURES", 2)
+    _render(_pendulum(), tmp_path / "x.gif", jr.key(0))
+    with Image.open(tmp_path / "x.gif") as some, Image.open(gif) as each:
+        assert getattr(some, "n_frames", 1) == 2
+        some.seek(1)
+        each.seek(3)
+        last, expected = (np.asarray(x.convert("RGB")) for x in (some, each))
+    np.testing.assert_array_equal(last, expected)
+
+
 @pytest.mark.parametrize("before", [None, "x11"])
 def test_the_video_driver_is_left_as_it_was(
     before: str | None,
@@ -302,7 +315,7 @@ def test_the_video_driver_is_left_as_it_was(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", eqrl.envs._gymnax.DRAWN)
 def test_gymnax_draws_what_is_listed(name: str, tmp_path: Path, getkey: GetKey) -> None:
     env = eqrl.envs.make(f"gymnax/{name}", max_steps=2)
     agent: Any = sac() if isinstance(env.spec.action, Box) else dqn()
