@@ -59,21 +59,23 @@ def follow(
     choice: Any, dads: eqrl.DADS, state: Any, goal: Array, *, key: Array
 ) -> Array:
     """How far from the goal an episode ends whose skills are planned."""
-    world, _ = choice.reset(key=key)
-    keys = jr.split(key, choice.spec.max_steps)
+    reset_key, plan_key, choose_key = jr.split(key, 3)
+    world, _ = choice.reset(key=reset_key)
+    keys = jr.split(choose_key, choice.spec.max_steps)
 
     def choose(carry: tuple[Any, Array], key: Array) -> tuple[tuple[Any, Array], None]:
         world, plan = carry
         here = choice.state_descriptor(world)
+        plan_key, step_key, new_key = jr.split(key, 3)
         plan = refined(
-            dads, state, here, goal, plan, num_steps=choice.num_steps, key=key
+            dads, state, here, goal, plan, num_steps=choice.num_steps, key=plan_key
         )
-        world, _ = choice.step(world, plan[0], key=key)
+        world, _ = choice.step(world, plan[0], key=step_key)
         # The rest is still a good plan; only its last skill is new.
-        new = jr.normal(jr.fold_in(key, 1), plan[:1].shape)
+        new = jr.normal(new_key, plan[:1].shape)
         return (world, jnp.concatenate([plan[1:], new])), None
 
-    plan = jr.normal(jr.fold_in(key, 1), (LENGTH, dads.skills.size))
+    plan = jr.normal(plan_key, (LENGTH, dads.skills.size))
     (world, _), _ = lax.scan(choose, (world, plan), keys)
     return jnp.linalg.norm(choice.state_descriptor(world) - goal)
 

@@ -377,7 +377,7 @@ class SkillLoop:
             if done < last_step and world != int(training.world):
                 # Simulators belong to one environment: new episodes begin in others.
                 release(training.trainer_state.actors.env_state)
-                collect_key = jr.fold_in(jr.fold_in(key, 1), world)
+                collect_key = jr.fold_in(jr.fold_in(key, 3), world)
                 training = self._collect(
                     training, states, skill, world=world, key=collect_key
                 )

@@ -386,6 +386,13 @@ def diversity_return(
     agent, state, evaluation: eqrl.diversity_return(agent, state, env, num_episodes=4,
     key=key)`. All members and generations then share one key and are compared on equal
     terms.
+
+    Raises a `ValueError` if the agent has no intrinsic reward, as a `CSF` has none.
     """
+    if not parts(agent, Intrinsic):
+        raise ValueError(
+            f"There is no `Intrinsic` in {type(agent).__name__}, whose reward "
+            "`diversity_return` sums; give a `score` of your own."
+        )
     evaluation = evaluate_skills(agent, state, env, num_episodes=num_episodes, key=key)
     return jnp.mean(evaluation.diversity_returns)

@@ -139,7 +139,8 @@ class Incremental(AbstractReward[IncrementalState]):
         - `beta`: weight of diversity.
         - `mode`: `"paper"`, `"pseudocode"` or `"released"`: the defaults of `k`,
             `feature`, `normalization` and `per_timestep`, and what `eqrl.learn_skills`
-            does between two skills.
+            does between two skills. `dataclasses.replace`, and so a sweep over `mode`,
+            changes only the latter and keeps the values of the four.
         - `k`: the distance is to the k-th nearest neighbor; at least 1.
         - `num_samples`: number of points of each set that a batch is compared with,
             drawn anew for each batch without replacement; all of them if the set has

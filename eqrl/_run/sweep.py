@@ -65,7 +65,7 @@ from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import prepare
-from ..envs._host import AbstractHostEnv, checked_result
+from ..envs._host import AbstractHostEnv, checked_result, release
 from .files import CONFIG, files_in, finite, save_policy, versions, write_json
 from .solutions import Checkpoints, load_solution, step_of
 from .write import (
@@ -466,6 +466,7 @@ class _Plan:
         solution = self.reached(chosen[0], agents, self.keys[seeds], pairs, report)
         state = solution.trainer_state
         scores = self.scores(agents, state.agent, state.failed, seeds)
+        release(state.actors.env_state)
         steps, rows = self.rows(chosen[0].trainer, solution.metrics, len(pairs))
         part = TrainedPart(
             pairs=pairs,

@@ -16,7 +16,13 @@ from jaxtyping import Array, Bool, Shaped
 from .._pytree.tree import Flat, check_same_shapes, flatten, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from ..envs._base import AnyEnv
-from ..envs._host import SimulatorFailure, are_present, failure_of, is_host
+from ..envs._host import (
+    SimulatorFailure,
+    are_present,
+    failure_of,
+    has_failed,
+    is_host,
+)
 from .iteration import UnfinishedRow
 from .mesh import largest_on_any_process, to_host
 from .schedule import Counts
@@ -264,19 +270,19 @@ class Runner:
     ) -> Iterator[Position]:
         """Trains to the end of a row, which is `num_steps` away."""
         num_left = num_steps // self.trainer.steps_of_iteration
-        ends = False
-        while not ends:
+        while True:
             rows = int(position.counts.rows_written)
             warmup_left = int(self.trainer.schedule.warmup_left(rows))
             number = pace.next(num_left, warmup_left)
             num_left -= number
-            ends = num_left == 0
             began = time.perf_counter()
-            position = self._run_piece(position, number, ends_row=ends)
+            position = self._run_piece(position, number, ends_row=num_left == 0)
             # A row that an error cut off at its end only ends.
             if number > 0:
                 pace.add(number, warmup_left, time.perf_counter() - began)
             yield position
+            if position.row is not None:
+                return
 
     def finish_episode(self, position: Position, *, since: int) -> Iterator[Position]:
         """Trains until an episode of the first environment ends: at most one row.
@@ -295,6 +301,8 @@ class Runner:
         while not is_over(position):
             position = self._run_piece(position, 1, ends_row=False)
             yield position
+            if position.failed is not None:
+                return
         if position.unfinished is not None:
             yield self._run_piece(position, 0, ends_row=True)
 
@@ -319,9 +327,16 @@ class Runner:
         if not ends_row:
             # Calls return early; without this, the clock would stop before the end.
             jax.block_until_ready(counts)
-            return Position(state, counts, first, first_updates, ran.row)
+            reached = Position(state, counts, first, first_updates, ran.row)
+            if not has_failed(self.env):
+                return reached
+            # An interruption before the end of the row would hide the cause.
+            return self._run_piece(reached, 0, ends_row=True)
         row = to_host(ran.metrics, self.mesh)
         failed = failure_of(self.env)
+        if failed is not None and failed.row is not None:
+            # Members that run together have their simulators in one group.
+            failed = failed._replace(row=failed.row % self.trainer.num_envs)
         if failed is not None or np.all(row["nonfinite"] > 0):
             failed = failed or what_failed(to_host(ran, self.mesh))
             if row["nonfinite"].ndim == 0:

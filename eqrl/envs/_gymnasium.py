@@ -121,6 +121,11 @@ class _InTurn(AbstractSimulators):
         self._envs: list[Any] = []
         try:
             self._envs += (maker.one() for _ in seeds)
+            if len({id(env.unwrapped) for env in self._envs}) < len(seeds):
+                raise ValueError(
+                    f"`source={shown(maker.source)}` returns one simulator twice; let "
+                    "it make a new one at each call."
+                )
         except BaseException:
             self.close()
             raise
@@ -374,9 +379,10 @@ class _InProcesses(AbstractSimulators):
                 process.start()
             except (pickle.PicklingError, AttributeError, TypeError) as error:
                 raise ValueError(
-                    f"`source={shown(maker.source)}` cannot be sent to another "
-                    "process; give a function or class of a module, not one that is "
-                    f"made within a function, or `num_processes=None`: {error}"
+                    f"`source={shown(maker.source)}`, one of its `options` or "
+                    "`state_descriptor` cannot be sent to another process; give a "
+                    "function or class of a module, not one that is made within a "
+                    f"function, or `num_processes=None`: {error}"
                 ) from error
             # Otherwise the end of the process would not be noticed here.
             other.close()

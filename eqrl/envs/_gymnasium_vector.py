@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from jaxtyping import Array, Bool, Float, Int, Shaped
@@ -232,12 +233,14 @@ class GymnasiumVectorEnv(AbstractHostEnv):
             critic_keys=keys_of(critic_observation),
         )
         with contextlib.closing(maker([0])) as one:
-            _, infos = one.vector.reset(seed=0)
+            observations, infos = one.vector.reset(seed=0)
             known = one.vector.spec
             own = None if known is None else known.max_episode_steps
             # That of the vector environment cannot be lifted.
             limit = min((x for x in (max_steps, own) if x is not None), default=None)
             self._spec = one.interface.spec(shown(make), _infos_of(infos, 0), limit)
+            first = jax.tree.map(lambda rows: rows[0], observations)
+            one.interface.check(shown(make), first)
         self._make = maker
         self._owner = new_owner()
         self._active = None

@@ -358,12 +358,23 @@ def _restored(
     return dataclasses.replace(state, group=group, row=row, tick=tick)
 
 
+def has_failed(env: AnyEnv) -> bool:
+    """Whether a simulator of an environment failed since `failure_of` was called."""
+    return is_host(env) and _owner_of(env) in FAILURES
+
+
 def failure_of(env: AnyEnv) -> SimulatorFailure | None:
-    """The failure of a simulator of an environment since the last call, if any."""
+    """The failure of a simulator of an environment since the last call, if any.
+
+    Ctrl-C during a step is raised.
+    """
     # Within a program that is given the environment, it is not known which one it is.
     if not is_host(env) or isinstance(_inner(env)._owner, jax.core.Tracer):
         return None
-    return FAILURES.pop(_owner_of(env), None)
+    failure = FAILURES.pop(_owner_of(env), None)
+    if failure is not None and isinstance(failure.error, KeyboardInterrupt):
+        raise failure.error
+    return failure
 
 
 def _owner_of(env: AnyEnv) -> int:

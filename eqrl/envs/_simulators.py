@@ -179,7 +179,15 @@ class Group:
         self.last = _begun(began)
         self.any_over = False
         self.failed = False
+        self.closed = False
         self.released = np.zeros(size, bool)
+
+    def close(self) -> None:
+        """Closes the simulators, once."""
+        if not self.closed:
+            self.closed = True
+            with contextlib.suppress(Exception):
+                self.simulators.close()
 
     def put(self, rows: Int[np.ndarray, " rows"], results: Stepped) -> None:
         """Records the results of a call of some simulators."""
@@ -224,8 +232,7 @@ def close_groups(owner: int) -> None:
         numbers = [n for n, group in GROUPS.items() if group.owner == owner]
         groups = [GROUPS.pop(number) for number in numbers]
     for group in groups:
-        with contextlib.suppress(Exception):
-            group.simulators.close()
+        group.close()
 
 
 def make_rows(make: MakeSimulators, arguments: Arrays, results: Arrays) -> None:
@@ -301,8 +308,7 @@ def _answer_of_group(
                     result[chosen] = answer if is_whole else answer[rows]
                 return
             except BaseException as error:
-                group.failed = True
-                _fail(group.owner, error, group.ticks - group.first_ticks)
+                _end_group(group, error)
         elif np.any(present := presents == ticks):
             places = np.arange(len(rows)) if is_whole else chosen
             _fill(results, places[~present])
@@ -312,6 +318,13 @@ def _answer_of_group(
             )
             return
     _fill(results, chosen)
+
+
+def _end_group(group: Group, error: BaseException) -> None:
+    """Records a failure, and closes simulators that are not stepped again."""
+    group.failed = True
+    _fail(group.owner, error, group.ticks - group.first_ticks)
+    group.close()
 
 
 def _fill(
@@ -397,10 +410,9 @@ def photograph_rows(arguments: Arrays, results: Arrays) -> None:
             with no_devices():
                 taken[tick] = group.simulators.picture(row)
         except BaseException as error:
-            group.failed = True
             wrong = RowError(row)
             wrong.__cause__ = error
-            _fail(group.owner, wrong, group.ticks - group.first_ticks)
+            _end_group(group, wrong)
 
 
 def release_rows(arguments: Arrays, results: Arrays) -> None:
@@ -416,8 +428,7 @@ def release_rows(arguments: Arrays, results: Arrays) -> None:
             if not group.released.all():
                 continue
             del GROUPS[number]
-        with contextlib.suppress(Exception):
-            group.simulators.close()
+        group.close()
 
 
 def _fail(

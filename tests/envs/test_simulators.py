@@ -58,8 +58,12 @@ class ArmError(Exception):
 
 
 class Faulty(gymnasium.Env[Any, Any]):
-    """Counts its steps, and does what it was made for at the third one."""
+    """Counts its steps, and does what it was made for at the third one.
 
+    Counts those that are not closed, too.
+    """
+
+    num_open = 0
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Box(-1, 1, (1,))
@@ -67,6 +71,7 @@ class Faulty(gymnasium.Env[Any, Any]):
     def __init__(self, fault: str = "") -> None:
         self.fault = fault
         self.number = self.num_begun = 0
+        Faulty.num_open += 1
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         self.number = 0
@@ -80,6 +85,11 @@ class Faulty(gymnasium.Env[Any, Any]):
         if self.number == 3:
             if self.fault == "raise":
                 raise OverflowError("the arm is bent")
+            if self.fault == "raise after a signal":
+                signal.raise_signal(signal.SIGTERM)
+                raise OverflowError("the arm is bent")
+            if self.fault == "Ctrl-C":
+                raise KeyboardInterrupt
             if self.fault == "raise an error of its own":
                 raise ArmError("arm", "bent")
             if self.fault == "exit":
@@ -90,27 +100,22 @@ class Faulty(gymnasium.Env[Any, Any]):
         return np.full(2, 0.1 * self.number, np.float32), reward, False, False, {}
 
     def close(self) -> None:
+        Faulty.num_open -= 1
         if str(self.fault).endswith("closed"):
             Path(self.fault).touch()
 
 
 class Fussy(Faulty):
-    """Refuses to begin another episode before one is over. Counts those not closed."""
-
-    num_open = 0
+    """Refuses to begin another episode before one is over."""
 
     def __init__(self, number: int = 0) -> None:
         super().__init__()
         self.number = number
-        Fussy.num_open += 1
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         if self.number != 0:
             raise RuntimeError("it is not over")
         return super().reset(**options)
-
-    def close(self) -> None:
-        Fussy.num_open -= 1
 
 
 class Scaled(Faulty):
@@ -233,6 +238,43 @@ def test_what_a_simulator_raises_ends_training_with_its_solution() -> None:
             eqrl.evaluate(
                 AGENT, error.solution.state, env, num_episodes=2, key=jr.key(0)
             )
+
+
+def test_a_failure_before_an_interruption_in_one_row_is_raised() -> None:
+    env = GymnasiumEnv(Faulty, options={"fault": "raise after a signal"}, max_steps=5)
+    with pytest.raises(eqrl.SimulatorError, match="the arm is bent") as raised:
+        eqrl.train(AGENT, env, TRAINER, num_steps=400, log_every=400, key=jr.key(0))
+    assert int(raised.value.solution.counts.rows_written) == 2
+
+
+def test_ctrl_c_in_a_step_of_an_evaluation_is_no_failure() -> None:
+    env = GymnasiumEnv(Faulty, options={"fault": "Ctrl-C"}, max_steps=5)
+    state = AGENT.init(env.spec, key=jr.key(0))
+    with pytest.raises(KeyboardInterrupt):
+        eqrl.evaluate(AGENT, state, env, num_episodes=1, key=jr.key(0))
+
+
+def test_the_environment_of_a_member_that_fails_is_named() -> None:
+    calls = itertools.count()
+    # The first one is the adapter's, the last one the second of the second seed.
+    env = GymnasiumEnv(lambda: Faulty("raise" if next(calls) == 4 else ""), max_steps=5)
+    train = functools.partial(eqrl.train_seeds, AGENT, env, TRAINER, num_steps=20)
+    with pytest.raises(eqrl.SimulatorError, match="environment 1 failed") as raised:
+        train(num_seeds=2, members="together", key=jr.key(0))
+    assert raised.value.row == 1
+
+
+def test_simulators_that_are_not_stepped_again_are_closed() -> None:
+    Faulty.num_open = 0
+    env = GymnasiumEnv(Faulty, options={"fault": "raise"}, max_steps=5)
+    with pytest.raises(eqrl.SimulatorError):
+        train(env, 20)
+    assert Faulty.num_open == 0
+    env = GymnasiumEnv(Faulty, max_steps=5)
+    grid = {"actor_lr": [1e-3, 1e-2]}
+    sweep = functools.partial(eqrl.sweep, AGENT, env, TRAINER, grid=grid, num_seeds=1)
+    sweep(num_steps=10, num_episodes=2, members_at_once=1, key=jr.key(0))
+    assert Faulty.num_open == 0
 
 
 def test_a_failure_in_a_loop_of_ones_own_is_not_that_of_a_later_call() -> None:
@@ -366,6 +408,10 @@ def test_a_process_that_dies_or_hangs_is_named() -> None:
     env = GymnasiumEnv(lambda: Faulty(), num_processes=1)
     begin(env, 1)
     assert "cannot be sent to another process" in str(_host.failure_of(env))
+    one = Faulty()
+    env = GymnasiumEnv(lambda: one)
+    begin(env, 2)
+    assert "returns one simulator twice" in str(_host.failure_of(env))
 
 
 def test_a_process_leaves_interrupts_to_the_other_and_closes(tmp_path: Path) -> None:
@@ -416,15 +462,16 @@ def test_options_may_be_lists_and_constructors_without_a_render_mode() -> None:
         maker: Any = GymnasiumEnv(Scaled, options={"is_number": is_number})._make
         assert _gymnasium._is_saved_exactly(maker) == is_number
     # Nor must trying it out fail, or leave any open.
+    Faulty.num_open = 0
     assert not _gymnasium._is_saved_exactly(cast(Any, GymnasiumEnv(Fussy)._make))
-    assert Fussy.num_open == 0
+    assert Faulty.num_open == 0
 
     def make(calls: Any = itertools.count()) -> Any:
         # The first one is the adapter's; of the others the second cannot begin.
         return Fussy(next(calls) == 2)
 
     begin(GymnasiumEnv(make), 3)
-    assert Fussy.num_open == 0
+    assert Faulty.num_open == 0
 
 
 def test_options_may_be_arrays_and_infos_vectors_and_actions_numbers() -> None:
@@ -519,6 +566,13 @@ def test_what_simulators_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -
         ValueError, match=r"Around contains.*`eqrl.envs.AbstractEnvWrapper`"
     ):
         train(Around(env), 8)
+    mode = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}
+    lakes = lambda num_envs: gymnasium.wrappers.vector.TransformObservation(
+        gymnasium.make_vec("FrozenLake-v1", num_envs, vector_kwargs=mode),
+        lambda cells: cast(Any, cells) + 16,
+    )
+    with pytest.raises(ValueError, match=r"observes `Discrete\(16\)`, but its `reset`"):
+        eqrl.envs.GymnasiumVectorEnv(lakes)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match="belong to one process, but there are 2"):
         TRAINER.init(AGENT, env, key=jr.key(0))

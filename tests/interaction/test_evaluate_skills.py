@@ -159,6 +159,8 @@ def test_the_diversity_return_is_the_mean_of_all() -> None:
     evaluation = eqrl.evaluate_skills(agent, state, ENV, num_episodes=2, key=key)
     found = eqrl.diversity_return(agent, state, ENV, num_episodes=2, key=key)
     np.testing.assert_allclose(found, np.mean(evaluation.diversity_returns), rtol=1e-6)
+    with pytest.raises(ValueError, match="no `Intrinsic` in SkillConditioned"):
+        eqrl.diversity_return(agent.inner, state.agent, ENV, num_episodes=2, key=key)
     # All skills of a prior that has but a few were shown.
     np.testing.assert_array_equal(evaluation.skills, np.eye(2))
     assert evaluation.descriptors.shape == (2, 2, 3, 2)

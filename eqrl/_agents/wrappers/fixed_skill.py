@@ -290,8 +290,9 @@ def seek_goal(
 
     **Arguments:**
 
-    - `agent`: an `Intrinsic` with a `METRA` that sees observations, around a
-        `SkillConditioned`; possibly in wrappers such as `Normalized`.
+    - `agent`: an `Intrinsic` with a `METRA` that sees observations, directly around a
+        `SkillConditioned`; possibly in wrappers such as `Normalized`. Another reward
+        goes into a `Sum` with it, or into an `Intrinsic` around both.
     - `state`: its state.
     - `goal`: an observation at the goal, as the environment returns it, such as the
         first one of an episode that begins there.
