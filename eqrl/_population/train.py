@@ -189,8 +189,9 @@ def train_population(
     - `members`: on each device, `"together"` maps over members and `"in_turn"` runs one
         after another, which gives each the same result as alone, bit for bit on one
         device. `None` is `"in_turn"` on a CPU and `"together"` on other devices.
-        On two cores, a device for each with members in turn was the fastest.
-        On a single one, which of the two is faster depends on the machine and `size`.
+        On two cores, one device for each core, with members in turn, was
+        fastest. On a single device, which of the two is faster depends on the machine
+        and on `size`.
     - `callback`: called as `callback(step, metrics, solution)` after each evaluation,
         on every process, with the steps so far of each member, and the generation's
         recorded hyperparameters, metrics and scores, `"score"`, of all members; or
@@ -327,14 +328,18 @@ class _Generations:
             pieces = runner.run_row(position, num_steps=num_left, pace=pace)
             for position in pieces:
                 step = steps_taken(trainer, position.counts)
-                if position.unfinished is not None:
+                row = position.unfinished
+                if step < end and row is None:
+                    # The failure of a simulator ended it.
+                    row = position.ended
+                if row is not None:
                     within = UnfinishedGeneration(
-                        row=position.unfinished,
+                        row=row,
                         parents=parents,
                         num_steps=np.asarray(self.num_steps - (end - step)),
                     )
                     solution = _solution(agents, position, history, within)
-                    yield Reached(step, None, solution)
+                    yield Reached(step, None, solution, position.failed)
             states, counts = position.reached.tree, position.counts
             row = self._row(generation, agents, position, parents, end)
             failed = self.evaluation_failure()

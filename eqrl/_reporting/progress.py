@@ -118,7 +118,7 @@ class AbstractProgressBar(ABC):
 
 
 class ProgressBar(AbstractProgressBar):
-    """Progress bar of a training run; a callback of all trainings.
+    """Progress bar of a training run; for all training functions.
 
     ```python
     with eqrl.ProgressBar(num_steps=20_000) as progress:

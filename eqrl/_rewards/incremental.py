@@ -80,8 +80,8 @@ class Incremental(AbstractReward[IncrementalState]):
     Each distance is divided by its mean over the previous skill or, if that is not
     known, over the batch. The divisor is at least a hundredth of the batch's mean.
 
-    The metrics are `diversity` and `consistency`, the mean distances in the batch,
-    before they are divided.
+    The metrics are `diversity` and `consistency`, the means over the first 32
+    transitions of a batch, before they are divided.
 
     Differences from the paper's released code: time limits do not terminate; the past
     features include those of the newest skill; the divisors are means of the distances
@@ -140,7 +140,8 @@ class Incremental(AbstractReward[IncrementalState]):
         - `mode`: `"paper"`, `"pseudocode"` or `"released"`: the defaults of `k`,
             `feature`, `normalization` and `per_timestep`, and what `eqrl.learn_skills`
             does between two skills. `dataclasses.replace`, and so a sweep over `mode`,
-            changes only the latter and keeps the values of the four.
+            changes only the latter, and the capacity if `recent_capacity` is `None`,
+            and keeps the values of the four.
         - `k`: the distance is to the k-th nearest neighbor; at least 1.
         - `num_samples`: number of points of each set that a batch is compared with,
             drawn anew for each batch without replacement; all of them if the set has

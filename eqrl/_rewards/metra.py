@@ -87,7 +87,7 @@ class METRA(AbstractSkillReward[METRAState]):
     The metrics are `phi_loss`; `step_length`, the mean squared length of a step, which
     was 0.4 to 1 where training went well and is near 0 if phi sees nothing that moves;
     `violations`, the share of steps longer than 1; and with a multiplier `log_lambda`,
-    its logarithm, and `dual_penalty`, the mean room within the constraint before the
+    its logarithm, and `dual_penalty`, the mean margin within the constraint before the
     update, near 0 if training goes well.
 
     Differences from the released code: a step's squared length is the sum over the
@@ -295,8 +295,8 @@ METRA.__init__.__doc__ = """**Arguments:**
     that it changes in an update: from 30 to 1 takes 34,000 updates at 1e-4, the
     paper's. For about 20,000 updates use 1e-3 for both rates.
 - `initial_multiplier`: above 0.
-- `slack`: the most slack of a step within the constraint that counts, at least 0; a
-    step with more of it has no gradient through the constraint.
+- `slack`: the greatest margin of a step within the constraint that counts, at least
+    0. With a greater one the constraint has no gradient.
 - `constraint`: `"sum"` limits the length of a step by the multiplier; `"mean"` limits
     the mean over dimensions of its square; `"spectral"` instead divides the weight of
     each layer by its largest singular value, so that no step is longer in phi than in

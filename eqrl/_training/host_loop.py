@@ -75,6 +75,9 @@ def drive(
         try:
             for step, row, solution, failed in rows:
                 if isinstance(failed, SimulatorFailure):
+                    if isinstance(failed.error, KeyboardInterrupt):
+                        reached = hand_over(solution, given_mesh)
+                        raise TrainingInterrupted(reached, SIGINT) from failed.error
                     raise SimulatorError(failed) from failed.error
                 if failed is not None:
                     reached = hand_over(solution, given_mesh)

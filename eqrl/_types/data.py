@@ -151,8 +151,8 @@ class EnvSpec(eqx.Module):
             that of an image, channels last; `None` if it was a vector.
         - `observation_dtype`: the type of its elements, which are also stored in it.
             Networks see "uint8" divided by 255, and "bool" as 0 and 1. With
-            `jax_enable_x64`, "float32" stands for 64-bit floats, but simulators outside
-            JAX still round to 32 bits.
+            `jax_enable_x64`, "float32" stands for 64-bit floats, but observations of
+            simulators outside JAX are still rounded to 32 bits.
         - `critic_observation_size`: length of the vector of floats that critics see in
             place of the observation; `None` if they see the observation.
         """

@@ -121,7 +121,8 @@ class _InTurn(AbstractSimulators):
         self._envs: list[Any] = []
         try:
             self._envs += (maker.one() for _ in seeds)
-            if len({id(env.unwrapped) for env in self._envs}) < len(seeds):
+            inner = [env.unwrapped for env in self._envs]
+            if len({*map(id, inner)}) < len(seeds):
                 raise ValueError(
                     f"`source={shown(maker.source)}` returns one simulator twice; let "
                     "it make a new one at each call."
@@ -333,7 +334,8 @@ def _work(connection: Any, maker: _Maker, seeds: Sequence[int]) -> None:
     if hasattr(os, "setsid"):
         os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(EOFError):
+    # The other process closes its end at any time.
+    with contextlib.suppress(EOFError, OSError):
         while True:
             name, arguments = connection.recv()
             try:

@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from gymnasium.spaces import Dict
 from gymnasium.vector import AutoresetMode, VectorEnv
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
@@ -239,6 +240,12 @@ class GymnasiumVectorEnv(AbstractHostEnv):
             # That of the vector environment cannot be lifted.
             limit = min((x for x in (max_steps, own) if x is not None), default=None)
             self._spec = one.interface.spec(shown(make), _infos_of(infos, 0), limit)
+            if isinstance(space := one.interface.observed, Dict):
+                # What is not seen may be anything.
+                keys = (
+                    (*maker.keys, *(maker.critic_keys or ())) if maker.keys else space
+                )
+                observations = {key: observations[key] for key in keys}
             first = jax.tree.map(lambda rows: rows[0], observations)
             one.interface.check(shown(make), first)
         self._make = maker

@@ -297,17 +297,19 @@ def draw(
         visualizer = Visualizer(
             env.environment, env.params, each_state(states), returns
         )
-        if title:
-            # Above the title of the axes, which gymnax sets for each picture.
-            visualizer.fig.suptitle(title)
-        visualizer.init()
-        canvas, images = FigureCanvasAgg(visualizer.fig), []
-        for index in range((len(returns) - 1) % every, len(returns), every):
-            visualizer.update(index)
-            canvas.draw()
-            image = Image.fromarray(np.asarray(canvas.buffer_rgba()))
-            images.append(image.convert("RGB").quantize())
-        plt.close(visualizer.fig)
+        try:
+            if title:
+                # Above the title of the axes, which gymnax sets for each picture.
+                visualizer.fig.suptitle(title)
+            visualizer.init()
+            canvas, images = FigureCanvasAgg(visualizer.fig), []
+            for index in range((len(returns) - 1) % every, len(returns), every):
+                visualizer.update(index)
+                canvas.draw()
+                image = Image.fromarray(np.asarray(canvas.buffer_rgba()))
+                images.append(image.convert("RGB").quantize())
+        finally:
+            plt.close(visualizer.fig)
     first, *others = images
     duration = visualizer.interval
     first.save(path, save_all=True, append_images=others, duration=duration, loop=0)

@@ -364,17 +364,11 @@ def has_failed(env: AnyEnv) -> bool:
 
 
 def failure_of(env: AnyEnv) -> SimulatorFailure | None:
-    """The failure of a simulator of an environment since the last call, if any.
-
-    Ctrl-C during a step is raised.
-    """
+    """The failure of a simulator of an environment since the last call, if any."""
     # Within a program that is given the environment, it is not known which one it is.
     if not is_host(env) or isinstance(_inner(env)._owner, jax.core.Tracer):
         return None
-    failure = FAILURES.pop(_owner_of(env), None)
-    if failure is not None and isinstance(failure.error, KeyboardInterrupt):
-        raise failure.error
-    return failure
+    return FAILURES.pop(_owner_of(env), None)
 
 
 def _owner_of(env: AnyEnv) -> int:
@@ -395,6 +389,8 @@ def checked_result(env: AnyEnv, run: Callable[[], Tree]) -> Tree:
         jax.block_until_ready(leaves)
         failure = failure_of(env)
         if failure is not None:
+            if isinstance(failure.error, KeyboardInterrupt):
+                raise failure.error
             raise SimulatorError(failure) from failure.error
     return result
 

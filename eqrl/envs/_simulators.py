@@ -186,7 +186,7 @@ class Group:
         """Closes the simulators, once."""
         if not self.closed:
             self.closed = True
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(BaseException):
                 self.simulators.close()
 
     def put(self, rows: Int[np.ndarray, " rows"], results: Stepped) -> None:

@@ -113,7 +113,8 @@ def ppo_critic_loss(
 ) -> Float[Array, ""]:
     """Critic loss of PPO.
 
-    From [Schulman et al., 2017](https://arxiv.org/abs/1707.06347).
+    The squared error is that of [Schulman et al.,
+    2017](https://arxiv.org/abs/1707.06347), and clipping that of OpenAI's Baselines.
 
     **Arguments:**
 

@@ -87,9 +87,9 @@ def metra_loss(
     From [Park et al., 2024](https://arxiv.org/abs/2310.08887).
 
     The reward is `dphi . weight` with `dphi = phi(next_observation) -
-    phi(observation)`, and each row's slack within the constraint is
-    `min(1 - |dphi|^2, slack)`, so that on rows with more of it the constraint has no
-    gradient. The gradient flows through both ends of a step.
+    phi(observation)`, and each row's margin within the constraint is `margin =
+    min(1 - |dphi|^2, slack)`, so that on rows with a margin of `slack` the constraint
+    has no gradient. The gradient flows through both ends of a step.
 
     **Arguments:**
 
@@ -99,14 +99,14 @@ def metra_loss(
         -1 / (N - 1) elsewhere.
     - `multiplier`: the Lagrange multiplier of the constraint, at least 0, through which
         no gradient flows.
-    - `slack`: the most slack of a row that counts, such as 1e-3.
+    - `slack`: the greatest margin that counts, such as 1e-3.
     - `constraint`: whether the squared length is the sum over the dimensions, as in the
         paper, or the mean, as in its released code.
 
     **Returns:**
 
-    The mean of `-(reward + multiplier * slack)`, and the mean of the rows' slack; its
-    product with the logarithm of the multiplier is the multiplier's loss.
+    The mean of `-(reward + multiplier * margin)`, and the mean of `margin`; its product
+    with the logarithm of the multiplier is the multiplier's loss.
     """
     check_same_rows(
         observation=observation, next_observation=next_observation, weight=weight
@@ -116,9 +116,9 @@ def metra_loss(
     check_same_shape(difference=difference, weight=weight)
     reward = jnp.sum(difference * weight, axis=-1)
     reduce = jnp.sum if constraint == "sum" else jnp.mean
-    room = jnp.minimum(1 - reduce(difference**2, axis=-1), slack)
-    loss = -jnp.mean(reward + lax.stop_gradient(multiplier) * room)
-    return loss, lax.stop_gradient(jnp.mean(room))
+    margin = jnp.minimum(1 - reduce(difference**2, axis=-1), slack)
+    loss = -jnp.mean(reward + lax.stop_gradient(multiplier) * margin)
+    return loss, lax.stop_gradient(jnp.mean(margin))
 
 
 def contrastive_loss(

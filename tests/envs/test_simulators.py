@@ -247,11 +247,32 @@ def test_a_failure_before_an_interruption_in_one_row_is_raised() -> None:
     assert int(raised.value.solution.counts.rows_written) == 2
 
 
-def test_ctrl_c_in_a_step_of_an_evaluation_is_no_failure() -> None:
+def test_ctrl_c_in_a_step_is_no_failure() -> None:
     env = GymnasiumEnv(Faulty, options={"fault": "Ctrl-C"}, max_steps=5)
-    state = AGENT.init(env.spec, key=jr.key(0))
+    with pytest.raises(eqrl.TrainingInterrupted) as raised:
+        train(env, 20)
+    solution = raised.value.solution
+    assert int(solution.counts.rows_written) == 2
     with pytest.raises(KeyboardInterrupt):
-        eqrl.evaluate(AGENT, state, env, num_episodes=1, key=jr.key(0))
+        eqrl.evaluate(AGENT, solution.state, env, num_episodes=1, key=jr.key(0))
+
+
+def test_a_simulator_that_fails_leaves_a_generation_unfinished() -> None:
+    calls = itertools.count()
+    # The first one is the adapter's.
+    env = GymnasiumEnv(lambda: Faulty("raise" if next(calls) == 2 else ""), max_steps=5)
+    train = functools.partial(eqrl.train_population, AGENT, env, TRAINER, None, size=2)
+    options: dict[str, Any] = {"num_generations": 1, "num_episodes": 1}
+    options |= {"steps_per_generation": 200, "key": jr.key(0)}
+    with pytest.raises(eqrl.SimulatorError, match="environment 1 failed") as raised:
+        train(**options)
+    solution: Any = raised.value.solution
+    assert len(solution.scores) == 0
+    assert int(solution.counts.rows_written) < 100
+    resumed: Any = train(initial=solution, **options)
+    assert int(resumed.counts.rows_written) == 100
+    assert resumed.metrics["step"].tolist() == [200]
+    assert np.isfinite(resumed.scores).tolist() == [[False, True]]
 
 
 def test_the_environment_of_a_member_that_fails_is_named() -> None:

@@ -159,8 +159,9 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
 
     The metrics are `critic_loss`, `actor_loss` and `temperature_loss`; `temperature`
     and `entropy` of the actor, `switch_temperature` and `switch_entropy` of the switch;
-    `value`, `td_error` and `explained_variance` of each critic, and `target`, for each
-    dimension of a vector reward; `switch_advantage`, by how much the proposal is worth
+    `value_0`, `td_error_0` and `explained_variance_0` of the first critic, and so on,
+    and `target`, to which the index of the dimension of a vector reward is added, as in
+    `value_0_1`; `switch_advantage`, by how much the proposal is worth
     more; `keep_probability` and its standard deviation over the batch,
     `keep_probability_std`; `repeat_fraction`, the share of the batch's steps that keep
     a trajectory; and the mean length of trajectories in steps, in the batch and as
