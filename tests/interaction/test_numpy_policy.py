@@ -412,4 +412,4 @@ def test_a_copy_of_one_module_acts_where_there_is_only_numpy(
 
 def test_the_policies_of_the_results_act_without_jax() -> None:
     files = Path(__file__).parents[2].glob("docs/results/policies/*.policy")
-    assert len([numpy_policy.load_policy(file) for file in files]) == 18
+    assert len([numpy_policy.load_policy(file) for file in files]) == 20
