@@ -340,7 +340,7 @@ PPO.__init__.__doc__ = """**Arguments:**
 - `anneal_steps`: environment steps, summed over all environments, until the learning
     rate has decayed linearly to 0, greater than 0; usually the whole training. `None`
     keeps it constant. A state trained further, through `initial` or `agent_state`,
-    keeps its count: pass the total of all its training. An `agent_state` whose rate is
+    keeps its count: pass the total over all calls. An `agent_state` whose rate is
     already 0 is refused; with `initial` it learns nothing more.
 - `reward_scale`: factor by which rewards are multiplied.
 - `num_epochs`: number of passes over each rollout, at least 1.

@@ -161,11 +161,12 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
     and `entropy` of the actor, `switch_temperature` and `switch_entropy` of the switch;
     `value_0`, `td_error_0` and `explained_variance_0` of the first critic, and so on,
     and `target`, to which the index of the dimension of a vector reward is added, as in
-    `value_0_1`; `switch_advantage`, by how much the proposal is worth
-    more; `keep_probability` and its standard deviation over the batch,
+    `value_0_1`; `switch_advantage`, by how much the proposal is worth more;
+    `keep_probability` and its standard deviation over the batch,
     `keep_probability_std`; `repeat_fraction`, the share of the batch's steps that keep
     a trajectory; and the mean length of trajectories in steps, in the batch and as
-    collected recently, `repeat_length_replayed` and `repeat_length_collected`.
+    collected recently, `repeat_length_replayed` and `repeat_length_collected`. With
+    `debug` there are histograms, too.
 
     ??? cite "Reference"
 
