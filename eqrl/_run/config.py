@@ -473,7 +473,7 @@ class Run(Generic[Schedule]):
         # Otherwise the networks of the reward have it, and the sizes, too.
         if self.learner is None or self.agent in SUBTRACTED:
             must_change.add("precision")
-        # Training of skills has sizes of their own by default.
+        # Training of skills has sizes of its own by default.
         if self.learner is None and not isinstance(self.schedule, SkillSchedule):
             must_change.add("hidden_sizes")
         agent = make_agent(
