@@ -3,9 +3,9 @@
 `eqrl train` trains each once, without naming an agent, from a seed that no preset has
 seen; the policy and an episode of it (of brax the learning curve) are written into
 `docs/results/policies`, and with them a table that shows where its return lies among
-those of the preset's seeds. The runs are folders in `--folder`; a finished one
-is kept. Run it as `nox -s policies`, or `nox -s policies -- --only gymnax/CartPole-v1`
-for some, whose files replace those of before.
+those of the preset's seeds. The runs are folders in `--folder`; a finished one is kept,
+and one of other settings is refused. Run it as `nox -s policies`, or `nox -s policies
+-- --only gymnax/CartPole-v1` for some, whose files replace those of before.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from PIL import Image, ImageSequence
 
 from eqrl.presets import PRESETS, best
 
-from .presets import has_ended
+from .presets import check_settings, has_ended
 
 
 SEED = 1000
@@ -38,6 +38,9 @@ def _eqrl(*words: str) -> None:
 def make(env: str, run: Path) -> None:
     """Trains a policy, and writes it, its picture and `NAME.json` with its return."""
     if (run / "config.json").exists():
+        preset = best(env)
+        assert preset is not None
+        check_settings(run, preset, seed=SEED, num_seeds=1)
         if not has_ended(run):
             _eqrl("train", "--resume", str(run))
     else:

@@ -45,6 +45,17 @@ COLUMNS = (
 )
 
 
+def check_settings(folder: Path, preset: Preset, *, seed: int, num_seeds: int) -> None:
+    """Raises a `ValueError` unless a folder's run is one of a preset and its seeds."""
+    run = read_config(folder)
+    made = (run.make_agent(), run.make_trainer(), run.settings.env)
+    wanted = (preset.make_agent(), preset.make_trainer(), preset.env)
+    lengths = (run.schedule.num_steps, run.schedule.count, run.settings.seed)
+    same_lengths = lengths == (preset.num_steps, num_seeds, seed)
+    if not (same_lengths and eqx.tree_equal(made, wanted)):
+        raise ValueError(f"`{folder}` holds a run of other settings; delete it.")
+
+
 def train(preset: Preset, folder: Path) -> None:
     """Trains a preset into a folder, or resumes its training.
 
@@ -52,12 +63,7 @@ def train(preset: Preset, folder: Path) -> None:
     """
     command = [sys.executable, "-m", "eqrl", "train"]
     if (folder / "config.json").exists():
-        run = read_config(folder)
-        made = (run.make_agent(), run.make_trainer(), run.settings.env)
-        wanted = (preset.make_agent(), preset.make_trainer(), preset.env)
-        same_length = run.schedule.num_steps == preset.num_steps
-        if not (same_length and eqx.tree_equal(made, wanted)):
-            raise ValueError(f"`{folder}` holds a run of other settings; delete it.")
+        check_settings(folder, preset, seed=0, num_seeds=preset.num_seeds)
         if has_ended(folder):
             return
         command += ["--resume", str(folder)]

@@ -278,13 +278,17 @@ def test_a_training_that_was_interrupted_is_resumed_and_one_that_ended_is_not(
     commands: list[list[str]] = []
     monkeypatch.setattr("subprocess.run", lambda x, **_: commands.append(x))
     preset = presets.PRESETS["sac", "gymnax/Pendulum-v1"]
-    write_config(tmp_path, preset._run())
+    run = preset._run()
+    schedule = dataclasses.replace(run.schedule, seeds=preset.num_seeds)
+    write_config(tmp_path, dataclasses.replace(run, schedule=schedule))
     for step in (preset.num_steps - 1, preset.num_steps):
         (tmp_path / "evaluation.json").write_text(json.dumps({"step": step}))
         train(preset, tmp_path)
     [command] = commands
     assert command[-2:] == ["--resume", str(tmp_path)]
-    for change in ({"num_steps": 10_000}, {"options": {"actor_lr": 1.0}}):
+    fewer = preset.returns[1:]
+    options = {"actor_lr": 1.0}
+    for change in ({"num_steps": 10_000}, {"options": options}, {"returns": fewer}):
         with pytest.raises(ValueError, match="holds a run of other settings"):
             train(dataclasses.replace(preset, **change), tmp_path)
 
