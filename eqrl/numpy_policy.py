@@ -1,4 +1,4 @@
-"""A policy in a file of its own, which acts with NumPy alone.
+"""Exported policies, run by NumPy alone.
 
 This module imports NumPy and the standard library only, and neither JAX nor eqrl. Where
 they are not installed, a copy of it loads exported policies.
@@ -35,8 +35,8 @@ _Geometry = tuple[Sequence[int], Sequence[Sequence[int]], Sequence[int], Sequenc
 class NumPyPolicy:
     """A policy that acts in one environment, from NumPy arrays to NumPy arrays.
 
-    `load_policy` makes it. It has its agent's memory within an episode: call `reset`
-    where an episode begins, and load one policy for each environment.
+    `load_policy` makes it. It keeps the agent's memory within an episode, so call
+    `reset` when an episode begins, and load one policy for each environment.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class NumPyPolicy:
 
         **Arguments:**
 
-        - `observation`: a vector of the size and the type of those learned from.
+        - `observation`: a vector of the same size and type as in training.
         """
         given, kind = np.asarray(observation), self._kind
         fits = given.dtype.kind in "biuf" if kind.kind == "f" else given.dtype == kind
@@ -117,13 +117,13 @@ def load_policy(
     - `path`: the file.
     - `mode`: how actions are picked, `"greedy"` as in evaluation or `"sample"` as in
         training.
-    - `seed`: at least 0, for the draws of sampled actions and for those that are made
-        once an episode. The same seed draws the same actions.
+    - `seed`: at least 0, for sampled actions and for draws once per episode. The same
+        seed draws the same actions.
 
     Raises a `ValueError` of one line that names the file if it is damaged, was not
     exported, was exported before policies had a NumPy form, or has an operation that
-    this module does not know. That can only come from a network or an agent of your
-    own, and the error names it; load the policy once after exporting it, to know.
+    this module does not know. That can only come from a custom network or agent, and
+    the error names it; to find out, load the policy once after exporting it.
     """
     if mode not in ("greedy", "sample"):
         raise ValueError(f"`mode={mode!r}` must be 'greedy' or 'sample'.")
@@ -166,7 +166,7 @@ def load_policy(
 
 # Each module can be copied alone, so this is also in `exported_policy.py`.
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Reads the header and all other members of a file, also those not needed."""
+    """Reads the header and all other members of a file, even those not needed."""
     try:
         with zipfile.ZipFile(path) as archive:
             header = json.loads(archive.read(_HEADER))
@@ -191,7 +191,7 @@ class _Program:
     def __init__(self, described: _Described, members: Mapping[str, bytes]) -> None:
         self._num_arrays: int = described["num_arrays"]
         self._constants = [
-            # Arrays are in members, and single numbers stand here.
+            # Arrays are separate members; single numbers are inline.
             (place, np.ndarray(shape, kind, members[value]))
             if isinstance(value, str)
             else (place, np.array(value, kind))
@@ -218,13 +218,13 @@ class _Program:
             made = operation(*(arrays[place] for place in operands), **parameters)
             several = made if isinstance(made, list | tuple) else (made,)
             for place, kind, array in zip(results, kinds, several, strict=True):
-                # NumPy sums integers, for example, in a type of its own choice.
+                # NumPy sums integers, for example, in a type that it chooses.
                 arrays[place] = np.asarray(array, kind)
         return [arrays[place] for place in self._outputs]
 
 
 def _parameter(value: object, members: Mapping[str, bytes]) -> object:
-    if isinstance(value, dict):  # Of a loop or a branch.
+    if isinstance(value, dict):  # The body of a loop or a branch.
         return _Program(value, members)
     if isinstance(value, list):
         return [_parameter(each, members) for each in value]
@@ -242,7 +242,7 @@ def _divide(x: np.ndarray, y: np.ndarray) -> object:
 
 
 def _remainder(x: np.ndarray, y: np.ndarray) -> object:
-    # Of the sign of `x`; XLA leaves an integer as it is where `y` is 0.
+    # It has the sign of `x`; XLA leaves an integer as it is where `y` is 0.
     remainder = np.fmod(x, y)
     return remainder if x.dtype.kind == "f" else np.where(y == 0, x, remainder)
 
@@ -365,14 +365,14 @@ def _dynamic_update(
 def _pad(
     x: np.ndarray, value: object, *, padding_config: Sequence[Sequence[int]]
 ) -> np.ndarray:
-    """Pads before, behind and between elements; a negative number cuts off."""
-    before, behind, between = np.reshape(padding_config, (-1, 3)).astype(int).T
+    """Pads before, after and between elements; negative numbers remove elements."""
+    before, after, between = np.reshape(padding_config, (-1, 3)).astype(int).T
     sizes = np.array(x.shape, int)
     sizes += np.maximum(sizes - 1, 0) * between
     starts = np.maximum(before, 0)
-    padded = np.full(starts + sizes + np.maximum(behind, 0), value, x.dtype)
+    padded = np.full(starts + sizes + np.maximum(after, 0), value, x.dtype)
     padded[tuple(map(slice, starts, starts + sizes, between + 1))] = x
-    ends = padded.shape - np.maximum(-behind, 0)
+    ends = padded.shape - np.maximum(-after, 0)
     return padded[tuple(map(slice, np.maximum(-before, 0), ends))]
 
 

@@ -697,7 +697,8 @@ def best(env: str) -> Preset | None:
     found = [preset for preset in _ALL if preset.env == env]
     greatest = max((preset.mean_return for preset in found), default=math.inf)
     target = min(PUBLISHED.get(env, math.inf), greatest)
-    # The interval of equal returns ends a rounding error beside their mean.
+    # For equal returns, rounding may put the end of the interval just below their
+    # mean.
     reaching = (
         preset
         for preset in found

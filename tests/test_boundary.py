@@ -227,7 +227,7 @@ def test_a_population_is_refused_where_one_agent_is_wanted() -> None:
 
 def test_one_is_refused_where_a_stack_is_wanted() -> None:
     check_stack("stack", {"a": jnp.zeros((3, 2)), "b": jnp.zeros(3)}, size=3)
-    with pytest.raises(ValueError, match=r"no stack: its leaf .*\.actor_lr"):
+    with pytest.raises(ValueError, match=r"not a stack: its leaf .*\.actor_lr"):
         inspect.unwrap(eqrl.member)(Learner(), 0)
     with pytest.raises(ValueError, match="`index=3` must be from -3 to 2"):
         inspect.unwrap(eqrl.member)(jnp.zeros(3), 3)
@@ -613,7 +613,7 @@ def wrapped(agent: Any) -> Any:
 @pytest.mark.parametrize("wrap", [lambda agent: agent, wrapped])
 @pytest.mark.parametrize("kind", [eqrl.PPO, eqrl.PQN])
 def test_a_state_whose_rate_was_annealed_to_0_is_refused(wrap: Any, kind: Any) -> None:
-    def after(agent: Any, num_steps: int) -> Any:
+    def after(agent: Any, num_steps: Any) -> Any:
         state = state_of(agent, Turns().spec)
         return jax.tree_util.tree_map_with_path(
             lambda path, x: (
@@ -629,6 +629,8 @@ def test_a_state_whose_rate_was_annealed_to_0_is_refused(wrap: Any, kind: Any) -
     check_rate(agent, after(agent, 59), 8)
     check_rate(wrap(kind()), after(agent, 60), 8)
     check_rate(agent, after(wrap(eqrl.DQN()), 60), 8)
+    # A stack, whose shapes are compared later.
+    check_rate(agent, after(agent, [60, 60]), 8)
 
 
 def test_a_skill_of_a_state_whose_rate_was_annealed_to_0_is_refused() -> None:

@@ -10,12 +10,7 @@ from .._types.custom_types import ActionValueFunction, FloatLike, MakeOptimizer,
 from .._types.data import Discrete, EnvSpec, Transition
 from ..losses import bootstrapped_target, dqn_loss, dqn_next_value, multi_step_return
 from ..nn import ActionValues, MakeActionValues
-from .actor_critic import (
-    check_spec,
-    learning_rules,
-    optimizers,
-    periodic_update,
-)
+from .actor_critic import check_spec, optimizers, periodic_update
 from .base import AbstractEpsilonGreedyAgent
 from .networks import ACTION_VALUES, make_network
 
@@ -96,7 +91,7 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
         return DQNState(
             network=network,
             target_network=tree_copy(network),
-            optimizer=init_optimizer(self._learning_rule(), network),
+            optimizer=init_optimizer(self.make_optimizer(self.lr), network),
             num_steps=jnp.zeros((), int),
         )
 
@@ -133,7 +128,7 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
             state.network, observation, action, target, huber=self.huber
         )
         network, optimizer = gradient_step(
-            state.network, gradient, self._learning_rule(), state.optimizer
+            state.network, gradient, self.make_optimizer(self.lr), state.optimizer
         )
         metrics = {"critic_loss": loss, "value": value, "epsilon": self.epsilon(state)}
         state = DQNState(
@@ -149,10 +144,6 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
             num_steps=state.num_steps,
         )
         return state, metrics
-
-    def _learning_rule(self) -> optax.GradientTransformation:
-        (rule,) = learning_rules(self.make_optimizer, self.lr)
-        return rule
 
 
 DQN.__init__.__doc__ = """**Arguments:**

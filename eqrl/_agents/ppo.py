@@ -287,7 +287,13 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         # the generalized advantage estimate.
         advantage = rows.target - rows.value
         if self.normalize_advantage:
-            self._check_minibatch(advantage.shape[0])
+            # A single row is its own mean, so its normalized advantage would be 0.
+            if advantage.shape[0] < 2:
+                raise ValueError(
+                    f"`num_minibatches={self.num_minibatches}` leaves one transition "
+                    "to a minibatch, whose advantage cannot be normalized. Lower it, "
+                    "lengthen the rollout, or give `normalize_advantage=False`."
+                )
             # Advantages that are all equal become exactly 0 and stay so. Their mean, as
             # it is rounded, could be another number.
             advantage -= advantage[:1]
@@ -311,15 +317,6 @@ class PPO(AbstractAgent[PPOState, None, Action]):
             "entropy": entropy,
             **metrics,
         }
-
-    def _check_minibatch(self, num_rows: int) -> None:
-        # A single row is its own mean, so its normalized advantage would be 0.
-        if num_rows < 2:
-            raise ValueError(
-                f"`num_minibatches={self.num_minibatches}` leaves one transition to a "
-                "minibatch, whose advantage cannot be normalized. Lower it, lengthen "
-                "the rollout, or give `normalize_advantage=False`."
-            )
 
     def _learning_rule(self, lr: FloatLike) -> optax.GradientTransformation:
         return clipped(self.make_optimizer(lr), self.max_gradient_norm)

@@ -112,7 +112,8 @@ SAC.__init__.__doc__ = """**Arguments:**
 - `target_step_size`: how far the target critics move at each update, in [0, 1].
 - `reward_scale`: factor by which rewards are multiplied.
 - `target_entropy`: in nats, summed over the dimensions of the action, at most log 2 for
-    each; `None` is minus the number of dimensions, as in the paper.
+    each unless the temperature is fixed; `None` is minus the number of dimensions, as
+    in the paper.
 - `initial_temperature`: initial weight of the entropy, more than 0.
 - `learn_temperature`: `False` fixes the temperature at `initial_temperature`, which is
     read anew at each update.

@@ -325,7 +325,7 @@ def _train_into(
                 with open_checkpoints(folder) as checkpoints:
                     checkpoints.save(solution)
         policies = job.write(folder, reached)
-    # A second signal, or a first one after training, leaves out what is to come.
+    # A second signal, or a first one after training, skips the rest.
     if interrupt.insisted or (interrupt.first is not None and exit_code < 128):
         raise KeyboardInterrupt(interrupt.first)
     interrupt.raises_at_once = True

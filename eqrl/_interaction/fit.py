@@ -77,7 +77,7 @@ def check_rate(agent: AnyAgent, state: PyTree, num_steps: int) -> None:
         agent, state = agent.inner, agent.inner_state(state)
     if not isinstance(agent, (PPO, PQN)) or agent.anneal_steps is None:
         return
-    if not isinstance(state, (PPOState, PQNState)):
+    if not isinstance(state, (PPOState, PQNState)) or jnp.ndim(state.num_steps):
         return  # Its shapes are compared later.
     done, duration = int(state.num_steps), float(agent.anneal_steps)
     if done >= duration:

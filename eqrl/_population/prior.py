@@ -12,6 +12,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent, layers
@@ -69,7 +70,9 @@ def _multiply(
 
 
 def _check_order(low: FloatLike, high: FloatLike) -> None:
-    Range(low=float(low), low_open=True).check("high", high)
+    # A traced bound has no value to compare with.
+    if not isinstance(low, Tracer):
+        Range(low=float(low), low_open=True).check("high", high)
 
 
 class Uniform(AbstractPrior):

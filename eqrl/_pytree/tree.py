@@ -376,9 +376,9 @@ def check_stack(name: str, stack: PyTree, *, size: int | None = None) -> None:
     if scalars or len(sizes) > 1:
         path, _ = (scalars or paths)[0]
         raise ValueError(
-            f"`{name}` is a single {type(stack).__name__}, no stack: its leaf "
-            f"`{jax.tree_util.keystr(path)}` has no common leading axis. `PBT.init`, "
-            "`train_population` and `equinox.filter_vmap` make stacks."
+            f"`{name}` is a single {type(stack).__name__}, not a stack: its "
+            f"leaf `{jax.tree_util.keystr(path)}` has no common leading axis. "
+            "`PBT.init`, `train_population` and `equinox.filter_vmap` make stacks."
         )
     if size is not None and sizes != {size} and len(sizes) > 0:
         raise ValueError(
@@ -390,11 +390,7 @@ def check_stack(name: str, stack: PyTree, *, size: int | None = None) -> None:
 def empty_stack(element: Tree, capacity: int) -> Tree:
     """A zero-filled stack of `capacity` elements of the shapes of `element`."""
     return jax.tree.map(
-        lambda x: (
-            jnp.zeros((capacity, *x.shape), x.dtype)
-            if isinstance(x, (jax.Array, jax.ShapeDtypeStruct))
-            else x
-        ),
+        lambda x: jnp.zeros((capacity, *x.shape), x.dtype) if _is_array(x) else x,
         element,
     )
 

@@ -224,7 +224,7 @@ class PopulationProgressBar(AbstractProgressBar):
         self, step: int, metrics: object, solution: PopulationSolution
     ) -> None:
         """Shows one generation; `train_population` calls this."""
-        del metrics
+        del step, metrics
         check_instance("solution", solution, PopulationSolution)
         scores = scores_of(solution, None)
         known = scores[-1][~np.isnan(scores[-1])]
@@ -234,7 +234,7 @@ class PopulationProgressBar(AbstractProgressBar):
         if known.size > 0:
             mean, best = rounded(known.mean()), rounded(known.max())
             result = f"{name} {mean} mean, {best} best"
-        done = step // self._steps_per_generation
+        done = len(scores)
         self._show(
             f"generation {done:,}/{self._total:,}",
             done=done,

@@ -8,8 +8,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._pytree.fields import checked_by, hyperparameter, static_integer
 from .._pytree.tree import gradient_step, init_optimizer
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Seen
-from .._types.data import Discrete, EnvSpec, Transition
+from .._types.data import EnvSpec, Transition
 from ..losses import disagreement
+from ..losses._critic import outputs_of_stack
 from ..nn import Features, MakeNetwork, VectorFunction
 from .base import AbstractReward, StateDescriptor, check_descriptor
 from .icm import curiosity_rows, lengths, make_curiosity_model
@@ -72,19 +73,16 @@ class Disagreement(AbstractReward[DisagreementState, Seen]):
     make_optimizer: MakeOptimizer = eqx.field(default=optax.adam, static=True)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> DisagreementState:
-        make = lambda key: (
-            make_curiosity_model(
-                self.descriptor, spec, self.make_network, None, 1, key=key
-            ).forward
+        make = lambda key: make_curiosity_model(
+            self.descriptor, spec, self.make_network, None, 1, key=key
         )
         # All learn from the same rows, and differ only in their initial weights.
-        models = eqx.filter_vmap(make)(jr.split(key, self.num_models))
-        number = spec.action.num_outputs
+        made = eqx.filter_vmap(make)(jr.split(key, self.num_models))
         return DisagreementState(
-            models=models,
-            optimizer=init_optimizer(self.make_optimizer(self.lr), models),
+            models=made.forward,
+            optimizer=init_optimizer(self.make_optimizer(self.lr), made.forward),
             variances=no_statistics(1),
-            num_actions=number if isinstance(spec.action, Discrete) else None,
+            num_actions=made.num_actions,
         )
 
     def observe(
@@ -103,7 +101,7 @@ class Disagreement(AbstractReward[DisagreementState, Seen]):
     ) -> Float[Array, "*batch"]:
         del step, key
         before, action, _ = curiosity_rows(self.descriptor, state.num_actions, batch)
-        variance = disagreement(_predictions(state.models, before, action))
+        variance = disagreement(outputs_of_stack(state.models, before, action))
         scaled = variance / root_mean_square(state.variances)
         return scaled.reshape(batch.timestep.shape)
 
@@ -117,7 +115,7 @@ class Disagreement(AbstractReward[DisagreementState, Seen]):
         def loss_of(
             models: VectorFunction,
         ) -> tuple[Float[Array, ""], Float[Array, " rows"]]:
-            predicted = _predictions(models, before, action)
+            predicted = outputs_of_stack(models, before, action)
             errors = jax.vmap(lambda each: lengths(after - each))(predicted)
             return jnp.mean(errors), disagreement(predicted)
 
@@ -142,14 +140,3 @@ Disagreement.__init__.__doc__ = """**Arguments:**
 - `num_models`: at least 2.
 - `descriptor`, `make_network`, `make_optimizer`: as in `ICM`.
 """
-
-
-def _predictions(
-    models: VectorFunction,
-    before: Float[Array, "rows descriptor"],
-    action: Float[Array, "rows action"],
-) -> Float[Array, "models rows descriptor"]:
-    rows = jnp.concatenate([before, action], axis=1)
-    return eqx.filter_vmap(
-        lambda model, rows: jax.vmap(model)(rows), in_axes=(eqx.if_array(0), None)
-    )(models, rows)

@@ -57,7 +57,6 @@ from .rewards import (
     check_is_rewarded,
     check_reward,
     make_intrinsic,
-    with_learner,
 )
 
 
@@ -473,7 +472,7 @@ class Run(Generic[Schedule]):
         # Otherwise the networks of the reward have it, and the sizes, too.
         if self.learner is None or self.agent in SUBTRACTED:
             must_change.add("precision")
-        # Training of skills has sizes of its own by default.
+        # Training of skills has its own default sizes.
         if self.learner is None and not isinstance(self.schedule, SkillSchedule):
             must_change.add("hidden_sizes")
         agent = make_agent(
@@ -701,7 +700,7 @@ def read_title(folder: Directory) -> str:
 def _read(folder: Directory, parse: Callable[[Content], Value]) -> Value:
     found = read_json(
         config_of(folder),
-        lambda content: None if "saved" in content else parse(with_learner(content)),
+        lambda content: None if "saved" in content else parse(content),
         advice="mend it, or train again",
     )
     if found is None:

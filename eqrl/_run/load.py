@@ -282,7 +282,7 @@ def check_has_policies(folder: Directory, run: Run) -> None:
             f"There is no `{folder / 'policy'}`, so the training has not ended. "
             f"`{run.resuming(folder)}` resumes it, if it was stopped."
         )
-    # Training went on after it had ended or failed, and was stopped again.
+    # Training was resumed after it had ended or failed, and was stopped again.
     saved = saved_steps(policy_folder(folder, run.schedule.kind, 0))
     newest = max(saved_steps(checkpoints_folder(folder)), default=0)
     if newest > max(saved, default=newest):

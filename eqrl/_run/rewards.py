@@ -31,7 +31,6 @@ from .._skills.prior import (
     SphereSkills,
     UniformSkills,
 )
-from .._storage.files import Content
 from .._training.replay import MakeReplay, ReplayBuffer
 from .agents import default_factories
 
@@ -254,8 +253,7 @@ def make_intrinsic(
     if name == "diayn":
         given["lr"] = given.pop("discriminator_lr")
     elif name == "smerl":
-        # Configurations of old runs have none of these.
-        names = given.keys() & {"lr", "descriptor", "include_prior"}
+        names = ("lr", "descriptor", "include_prior")
         networks |= {x: given.pop(x) for x in names}
         discriminator = functools.partial(Discriminator, **networks)
         positional, networks = [*map(discriminator, positional)], {}
@@ -269,18 +267,3 @@ def make_intrinsic(
         reward_minibatches=learner.reward_minibatches,
         score_after_update=learner.score_after_update,
     )
-
-
-def with_learner(content: Content) -> Content:
-    """The content of a run, converted if `skills` holds all options of DIAYN."""
-    skills = content.get("skills")
-    if not isinstance(skills, dict) or "agent" not in skills:
-        return content
-    skills, reward, learner = dict(skills), {}, {}
-    for name in [*skills]:
-        if name in DiscriminatorOptions.__dataclass_fields__:
-            reward[name] = skills.pop(name)
-        elif name in LearnerOptions.__dataclass_fields__:
-            learner[name] = skills.pop(name)
-    options = {**content.get("reward_options", {}), **reward}
-    return {**content, "learner": learner, "skills": skills, "reward_options": options}

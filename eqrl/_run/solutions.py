@@ -105,12 +105,7 @@ def content_of(solution: AnySolution | PopulationSolution) -> PyTree:
         content = {"agents": solution.agents, "state": state, "counts": solution.counts}
         history = history_of(solution)
         if solution.unfinished is not None:
-            begun = solution.unfinished
-            content["unfinished"] = {
-                "row": begun.row,
-                "parents": begun.parents,
-                "num_steps": begun.num_steps,
-            }
+            content["unfinished"] = dict(vars(solution.unfinished))
     elif isinstance(solution, Solution):
         state = solution.trainer_state
         kind = "solution" if state.failed.ndim == 0 else "seeds"
@@ -287,14 +282,10 @@ def _shapes(
         row = _reshaped(row, lambda shape: (*size, *shape), spread)
         shapes["unfinished"] = row
         if kind == "population":
-            counters = {
-                name: saved[f"['population']['unfinished']['{name}']"]
-                for name in ("parents", "num_steps")
-            }
-            shapes["unfinished"] = {
-                "row": row,
-                **{name: np.zeros(x.shape, x.dtype) for name, x in counters.items()},
-            }
+            at = "['population']['unfinished']"
+            counters = {x: saved[f"{at}['{x}']"] for x in ("parents", "num_steps")}
+            zeros = {x: np.zeros(y.shape, y.dtype) for x, y in counters.items()}
+            shapes["unfinished"] = {"row": row, **zeros}
     return shapes
 
 

@@ -353,8 +353,7 @@ class _Plan:
             if (folder / SWEEP).exists():
                 saved = read_json(folder / SWEEP, dict, ADVICE)
                 for name, value in content.items():
-                    # An earlier version did not write all of them.
-                    if saved.get(name, value) != value:
+                    if saved.get(name) != value:
                         raise ValueError(
                             f"`folder={str(folder)!r}` holds another sweep: its "
                             f"`{name}` is {shown(saved.get(name))}, not "

@@ -99,8 +99,8 @@ class OneHotSkills(AbstractSkillPrior):
         """**Arguments:**
 
         - `num_skills`: at least 2.
-        - `weights`: one for each skill, at least 0 and not all 0; they are scaled to a
-            sum of 1. With `None` all skills are equally likely and there is no leaf.
+        - `weights`: one for each skill, at least 0 and not all 0; only their ratios
+            matter. With `None` all skills are equally likely and there is no leaf.
         """
         self.num_skills = num_skills
         self.weights = None

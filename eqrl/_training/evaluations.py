@@ -131,7 +131,8 @@ class Evaluations(Generic[State]):
         `seeds` in `train_seeds`.
     - `best_of_seeds`: for each seed, the policy with the highest score, the first in a
         tie; `None` if no score was a number. One agent counts as one seed.
-    - `ends_training`: whether the last evaluation asks to end training.
+    - `ends_training`: whether the evaluation of the latest row, if it had one, asks to
+        end training.
     """
 
     @checked

@@ -131,8 +131,9 @@ class NonFiniteError(ValueError):
     **Attributes:**
 
     - `step`: environment steps before the one that failed; for on-policy agents, the
-        steps before its rollout; for seeds, the steps up to the end of the row in which
-        the last one failed; for `train_offline`, updates before the row that failed.
+        steps before its rollout; for seeds or members, the steps up to the end of the
+        row or generation in which the last one failed; for `train_offline`, updates
+        before the row that failed.
     - `solution`: the result up to that step, from which `train` can resume. If the
         agent diverged, its state is the one from the beginning of the row, and training
         can resume with a lower learning rate. Of seeds and members all have failed, so

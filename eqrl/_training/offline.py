@@ -488,6 +488,6 @@ def _check_sequences(agent: AnyAgent, length: int, transitions: AnyTransition) -
             f"`{type(agent).__name__}` learns from `sequence_length={length}` steps in "
             f"a row, but row {row} of `transitions` ends no episode and row {row + 1} "
             f"is not its next step: their timesteps are {timestep[row]} and "
-            f"{timestep[row + 1]}. Put the steps of each episode one behind the other, "
+            f"{timestep[row + 1]}. Put the steps of each episode one after another, "
             "and make `truncated` true in the last one of each that does not terminate."
         )

@@ -398,21 +398,15 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
             )
         num_envs, rows = ring_axes(state)
         filled = jnp.minimum(rows_so_far(counts), rows)
-        state, counts = self.keep_newest(state, counts, num_rows=filled)
+        state, _ = self.keep_newest(state, counts, num_rows=filled)
         # Ages count from the oldest row; places without a row are drawn last.
         age = jnp.broadcast_to(jnp.arange(rows), (num_envs, rows))
         lot = jnp.where(age < filled, jr.uniform(key, (num_envs, rows)), 2.0)
         rank = jnp.argsort(jnp.argsort(lot, axis=1), axis=1)
         order = jnp.argsort(jnp.where(rank < num_rows, age, age + rows), axis=1)
         env = jnp.arange(num_envs)[:, None]
-        return (
-            ReplayState(data=jax.tree.map(lambda x: x[env, order], state.data)),
-            Counts(
-                updates=counts.updates,
-                rows_written=counts.rows_written,
-                rows_kept=num_rows,
-            ),
-        )
+        data = jax.tree.map(lambda x: x[env, order], state.data)
+        return ReplayState(data=data), first_counts(num_rows)
 
     def sample(
         self, state: ReplayState[Item], counts: Counts, *, key: PRNGKeyArray

@@ -217,8 +217,8 @@ class Runner:
         left; otherwise a `ValueError` is raised.
         """
         failed = to_host(state.failed, self.mesh)
-        # An unfinished row runs to its end, where their failure is raised by its cause,
-        # unless that was in a simulator.
+        # An unfinished row is finished first: its end raises the error that names the
+        # cause, unless a simulator failed.
         runs_on = unfinished is not None and not is_host(self.env)
         if failed.ndim > 0 and failed.all() and not runs_on:
             raise ValueError(
@@ -364,26 +364,21 @@ def steps_taken(trainer: Trainer, counts: Counts) -> int:
 
 def append_row(history: History, step: int, row: Row) -> History:
     """A copy of `history` with one more row, which ended at `step`."""
-    row = {"step": np.asarray(step), **row}
-    rows = {name: value[None] for name, value in row.items()}
+    rows = {name: x[None] for name, x in {"step": np.asarray(step), **row}.items()}
     if not history:
         return rows
     # An agent may have other metrics than before, such as those of `debug=True`.
-    names = [*rows, *(name for name in history if name not in rows)]
+    both = rows | history
+
+    def values(table: History, name: str) -> np.ndarray:
+        if name in table:
+            return table[name]
+        return np.full((len(table["step"]), *both[name].shape[1:]), np.nan)
+
     return {
-        name: np.concatenate(
-            [
-                history[name] if name in history else _absent(rows[name], like=history),
-                rows[name] if name in rows else _absent(history[name], like=rows),
-            ]
-        )
-        for name in names
+        name: np.concatenate([values(history, name), values(rows, name)])
+        for name in both
     }
-
-
-def _absent(values: np.ndarray, *, like: History) -> np.ndarray:
-    """`nan` for each row of `like`."""
-    return np.full((len(like["step"]), *values.shape[1:]), np.nan)
 
 
 def what_failed(ran: Ran) -> str:

@@ -29,11 +29,7 @@ class Counts(eqx.Module):
 
     def after_rows(self, num_rows: IntLike) -> "Counts":
         """These counts after more rows, without an update."""
-        return Counts(
-            updates=self.updates,
-            rows_written=self.rows_written + num_rows,
-            rows_kept=self.rows_kept,
-        )
+        return dataclasses.replace(self, rows_written=self.rows_written + num_rows)
 
 
 Counts.__init__.__doc__ = """**Arguments:**
@@ -101,12 +97,8 @@ class Schedule:
     def counts_after(self, counts: Counts, num_iterations: IntLike) -> Counts:
         """The counts after a number of iterations."""
         updates = self.updates_in(num_iterations, rows_written=counts.rows_written)
-        return Counts(
-            updates=counts.updates + updates,
-            rows_written=counts.rows_written
-            + num_iterations * self.steps_per_iteration,
-            rows_kept=counts.rows_kept,
-        )
+        after = counts.after_rows(num_iterations * self.steps_per_iteration)
+        return dataclasses.replace(after, updates=counts.updates + updates)
 
     def check_counters(self, name: str, num_steps: int, counts: Counts) -> None:
         """Checks that the counters can hold a training.

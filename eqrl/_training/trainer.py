@@ -76,7 +76,8 @@ TrainerState.__init__.__doc__ = """**Arguments:**
 - `actors`: the agent in its environments, in mid-episode; a stack of `num_envs`.
 - `replay`: past transitions, a `ReplayState` unless the trainer has another replay.
 - `failed`: whether an observation, a descriptor, an action, a reward or the agent's
-    state became `nan` or infinite. If so, nothing here has changed since.
+    state became `nan` or infinite, or a metric of an update infinite. If so, nothing
+    here has changed since.
 """
 
 AnyTrainerState = TrainerState[Any, Any, Any, Any]
@@ -266,7 +267,7 @@ class Trainer(eqx.Module):
         - `key`: for the environments and the agent's memory.
         """
         key = jr.fold_in(jr.fold_in(key, 2), counts.rows_written.astype(jnp.uint32))
-        # A replay of one's own may hold others.
+        # A custom replay may contain several.
         truncate = lambda ring: truncate_last_row(ring, counts)
         replay = map_parts(truncate, state.replay, ReplayState)
         release(state.actors.env_state, abandoned=True)

@@ -228,7 +228,7 @@ class EnvSpec(eqx.Module):
         """Length of an action; a `ValueError` unless actions are vectors."""
         if not isinstance(self.action, Box):
             raise ValueError(
-                f"`spec.action={self.action}` has no `action_size`: its actions are no "
+                f"`spec.action={self.action}` has no `action_size`: actions are not "
                 "vectors. `spec.action.struct` is the shape and type of any action, "
                 "and `spec.action.num_outputs` how many outputs a network needs."
             )

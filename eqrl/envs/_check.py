@@ -50,7 +50,8 @@ def check_env(env: AnyEnv) -> None:
     key = jax.eval_shape(lambda: jr.key(0))
     begun = eqx.filter_eval_shape(env.reset, key=key)
     if not (isinstance(begun, tuple) and len(begun) == 2):
-        raise ValueError(f"`reset` gives {described(begun)}, no state and observation.")
+        given = described(begun)
+        raise ValueError(f"`reset` gives {given}, not a state and an observation.")
     state, observation = begun
     if parts(state, HostState) and not is_host(env):
         what = f"{type(env).__name__} contains a simulator outside JAX"

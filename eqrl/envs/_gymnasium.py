@@ -266,11 +266,7 @@ def _restore(env: gymnasium.Env[Any, Any], maker: _Maker, saved: bytes) -> bool:
 
     Attributes hold options and time limits, too, which are not to be undone.
     """
-    content = pickle.loads(zlib.decompress(saved))
-    # Earlier versions saved a list of layers, without what they were made by.
-    if not isinstance(content, tuple):
-        return False
-    made_by, layers = content
+    made_by, layers = pickle.loads(zlib.decompress(saved))
     if made_by != _made_by(env, maker):
         return False
     for layer, values in zip(_layers(env), layers, strict=True):

@@ -230,8 +230,6 @@ def beginning_where(env: AnyEnv, over: Bool[Array, ""], state: PyTree) -> AnyEnv
     It does so in the simulator of `state`, and leaves it alone where not `over`, even
     if the reset of a wrapper steps it.
     """
-    if not is_host(env):
-        return env
     inner = env
     while isinstance(inner, AbstractEnvWrapper):
         inner, state = inner.inner, inner.inner_state(state)
@@ -269,14 +267,9 @@ def are_present(env: AnyEnv, state: PyTree) -> Bool[np.ndarray, "*axes"]:
         group = GROUPS.get(number)
         if group is None or group.failed or group.owner != owner:
             return False
-        if group.released[row]:
-            return False
-        return bool(group.ticks[row] == tick)
+        return bool(not group.released[row] and group.ticks[row] == tick)
 
-    flat = [
-        is_present(int(number), int(row), int(tick))
-        for number, row, tick in zip(groups.flat, rows.flat, ticks.flat, strict=True)
-    ]
+    flat = list(map(is_present, *(x.ravel().tolist() for x in (groups, rows, ticks))))
     return np.array(flat, bool).reshape(groups.shape)
 
 
@@ -318,7 +311,7 @@ def with_simulators(env: AnyEnv, tree: Tree, saved: dict[str, np.ndarray]) -> Tr
     """
     [state] = parts(tree, HostState)
     new = _restored(env, state, saved)
-    # Otherwise new episodes begin: these are no simulators of `env`.
+    # Otherwise new episodes begin: these are not simulators of `env`.
     return tree if new is None else map_parts(lambda _: new, tree, HostState)
 
 

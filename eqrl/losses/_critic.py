@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._pytree.tree import check_stack, described, stack_size
 from .._types.custom_types import CriticFunction, FloatLike, Observation
+from ..nn import VectorFunction
 
 
 def check_same_shape(**arrays: ArrayLike) -> None:
@@ -169,3 +170,15 @@ def least_over_critics(
     least = jnp.argmin(lax.stop_gradient(values), axis=0)
     critics = jnp.arange(values.shape[0]).reshape(-1, *(1,) * least.ndim)
     return jnp.sum(jnp.where(critics == least[None], values, 0), axis=0)
+
+
+def outputs_of_stack(
+    networks: VectorFunction,
+    first: Float[Array, "rows first"],
+    second: Float[Array, "rows second"],
+) -> Float[Array, "networks rows outputs"]:
+    """The outputs of each network of a stack for rows of two inputs side by side."""
+    rows = jnp.concatenate([first, second], axis=1)
+    return eqx.filter_vmap(
+        lambda network, rows: jax.vmap(network)(rows), in_axes=(eqx.if_array(0), None)
+    )(networks, rows)

@@ -1,4 +1,3 @@
-import equinox as eqx
 import jax
 import jax.lax as lax
 import jax.numpy as jnp
@@ -6,7 +5,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._types.custom_types import FloatLike, Metrics
 from ..nn import StochasticPolicy, VectorFunction
-from ._critic import check_same_shape
+from ._critic import check_same_shape, outputs_of_stack
 from ._sac import sample_actions
 
 
@@ -66,7 +65,7 @@ def csf_next_features(
     """
     action, _ = sample_actions(actor, observation, key=key)
     # Vectors have no minimum; their values along the skill do.
-    features = _successor_features(critics, observation, action)
+    features = outputs_of_stack(critics, observation, action)
     return lax.stop_gradient(_least_along(features, skill))
 
 
@@ -90,7 +89,7 @@ def csf_critic_loss(
 
     The squared error, averaged over rows and features and summed over critics.
     """
-    predicted = _successor_features(critics, observation, action)
+    predicted = outputs_of_stack(critics, observation, action)
     check_same_shape(features_of_each_critic=predicted[0], target=target)
     return jnp.sum(jnp.mean((predicted - target[None]) ** 2, axis=(1, 2)))
 
@@ -120,21 +119,10 @@ def csf_actor_loss(
     critic with the lowest value; and the metric `entropy`, the mean of `-log_prob`.
     """
     action, log_prob = sample_actions(actor, observation, key=key)
-    features = _successor_features(critics, observation, action)
+    features = outputs_of_stack(critics, observation, action)
     value = jnp.sum(_least_along(features, skill) * skill, axis=1)
     loss = jnp.mean(temperature * log_prob - value)
     return loss, {"entropy": -jnp.mean(log_prob)}
-
-
-def _successor_features(
-    critics: VectorFunction,
-    observation: Float[Array, "batch obs"],
-    action: Float[Array, "batch act"],
-) -> Float[Array, "critics batch skill"]:
-    rows = jnp.concatenate([observation, action], axis=1)
-    return eqx.filter_vmap(
-        lambda critic, rows: jax.vmap(critic)(rows), in_axes=(eqx.if_array(0), None)
-    )(critics, rows)
 
 
 def _least_along(

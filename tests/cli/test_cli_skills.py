@@ -17,7 +17,7 @@ import eqrl
 from eqrl._cli import main
 from eqrl._cli.commands import Train, parse
 from eqrl._cli.jobs import print_skills
-from eqrl._run.config import read_config, write_config
+from eqrl._run.config import write_config
 from eqrl._run.files import _OWN_FILES
 from eqrl._run.rewards import skill_of
 from eqrl._run.write import write_skills
@@ -183,21 +183,6 @@ def test_skills_are_drawn_anew_and_smerl_knows_the_returns() -> None:
         command = parse(["train", name])
         replay = command.run.make_trainer().replay(1)
         assert replay.episode_returns == expected
-
-
-def test_a_config_with_all_options_of_diayn_in_one_place_is_read(
-    tmp_path: Path,
-) -> None:
-    run = _parsed_run("--agent", "td3", "--discriminator-lr", "0.5", "--skills", "even")
-    write_config(tmp_path, run)
-    path = tmp_path / "config.json"
-    content = json.loads(path.read_text())
-    del content["digest"]
-    learner = content.pop("learner")
-    del learner["score_after_update"], content["skills"]["resample_every"]
-    content["skills"] |= learner | content.pop("reward_options")
-    path.write_text(json.dumps(content))
-    assert read_config(tmp_path) == run
 
 
 def test_a_reward_that_cannot_tell_skills_apart_has_no_accuracy(

@@ -1,5 +1,6 @@
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -77,6 +78,11 @@ def test_a_perturbation_stays_in_the_range(
 def test_bounds_in_the_wrong_order_are_refused(bounds: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="`high=1` is out of range"):
         Uniform(*bounds)
+
+
+def test_priors_are_made_in_a_compiled_program() -> None:
+    mapped = eqx.filter_vmap(Uniform)(jnp.array([0.1, 0.2]), jnp.array([1.0, 2.0]))
+    assert jnp.array_equal(mapped.low, jnp.array([0.1, 0.2]))
 
 
 def test_a_logarithm_of_nothing_is_refused() -> None:

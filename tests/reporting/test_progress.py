@@ -192,18 +192,20 @@ def test_the_bar_is_stopped_where_training_fails() -> None:
 
 
 def _population(
-    returns: list[Any], scores: list[float] | None = None
+    returns: list[Any], scores: list[float] | None = None, *, generations: int = 4
 ) -> eqrl.PopulationSolution:
     """What a callback gets, as far as it is looked at."""
     scores = list(np.mean(returns, axis=1)) if scores is None else scores
-    parents = np.zeros((1, len(returns)), int)
-    return population(np.array([returns]), parents, scores=np.array([scores]))
+    parents = np.zeros((generations, len(returns)), int)
+    of_each = [np.array([x] * generations) for x in (returns, scores)]
+    return population(of_each[0], parents, scores=of_each[1])
 
 
 def _population_line(*returns: Any, scores: list[float] | None = None) -> str:
     progress = eqrl.PopulationProgressBar(10, 100)
     with _shown(progress) as lines:
-        progress(400, {}, _population(list(returns), scores))
+        # An earlier call had generations of other lengths.
+        progress(900, {}, _population(list(returns), scores))
     compiling, line = lines
     assert compiling == "compiling"
     return line
@@ -256,9 +258,9 @@ def test_a_population_shows_the_steps_of_all_members_and_the_time_left(
     progress = eqrl.PopulationProgressBar(10, 100, seconds_between_lines=0)
     with _shown(progress) as lines:
         clock.now = 150.0
-        progress(100, {}, _population([[1.0], [2.0]]))
+        progress(100, {}, _population([[1.0], [2.0]], generations=1))
         clock.now = 152.0
-        progress(200, {}, _population([[1.0], [2.0]]))
+        progress(200, {}, _population([[1.0], [2.0]], generations=2))
     line = lines[-1]
     assert line.startswith("generation 2/10  100 steps/s")
     assert line.endswith("0:00:16 left")
@@ -267,5 +269,5 @@ def test_a_population_shows_the_steps_of_all_members_and_the_time_left(
 def test_a_population_has_a_bar_on_a_terminal() -> None:
     progress = eqrl.PopulationProgressBar(2, 100)
     with _shown(progress, _Terminal()) as lines:
-        progress(200, {}, _population([[1.0]]))
+        progress(200, {}, _population([[1.0]], generations=2))
     assert "generation 2/2" in "\n".join(lines)

@@ -113,10 +113,8 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
         statistics = state.statistics
         if _is_normalized(transitions.observation):
             statistics = statistics.update(transitions.observation)
-        critic_statistics, seen = (
-            state.critic_statistics,
-            transitions.critic_observation,
-        )
+        critic_statistics = state.critic_statistics
+        seen = transitions.critic_observation
         if critic_statistics is not None and seen is not None:
             critic_statistics = critic_statistics.update(seen)
         state = NormalizedState(state.agent, statistics, critic_statistics)

@@ -194,8 +194,8 @@ FAULTS = (
     Fault(
         "agents:one-row-normalized",
         "eqrl/_agents/ppo.py",
-        "if num_rows < 2:",
-        "if num_rows < 1:",
+        "if advantage.shape[0] < 2:",
+        "if advantage.shape[0] < 1:",
         (f"{_PPO} -k minibatch_of_one",),
     ),
     Fault(

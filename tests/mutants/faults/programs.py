@@ -737,7 +737,7 @@ FAULTS = (
     Fault(
         "run:a-sweep-takes-any-folder",
         "eqrl/_run/sweep.py",
-        "if saved.get(name, value) != value:",
+        "if saved.get(name) != value:",
         "if name not in saved:",
         ("tests/run/test_sweep.py -k of_another_sweep",),
     ),
