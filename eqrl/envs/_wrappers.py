@@ -382,7 +382,8 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
             # Otherwise episodes from one state would share all later randomness.
             if not is_key(leaf):
                 return leaf
-            bits = jr.bits(jr.fold_in(key, 1))
+            # `randint` draws from the keys folded with 0 and 1.
+            bits = jr.bits(jr.fold_in(key, 2))
             keys = jax.vmap(lambda each: jr.fold_in(each, bits))(leaf.reshape(-1))
             return keys.reshape(leaf.shape)
 

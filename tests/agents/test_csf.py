@@ -43,7 +43,7 @@ def test_an_update_is_that_of_the_formulas(getkey: GetKey) -> None:
         discount=0.9,
         target_step_size=0.25,
         initial_temperature=0.5,
-        target_entropy=-0.7,
+        target_entropy=None,
         contrastive_weight=3.0,
         num_negatives=7,
         make_actor=make_linear_gaussian,
@@ -123,7 +123,7 @@ def test_an_update_is_that_of_the_formulas(getkey: GetKey) -> None:
     expected["actor_loss"] = np.mean(0.5 * np.asarray(log_prob) - value)
     expected["entropy"] = -np.mean(np.asarray(log_prob))
     expected["temperature"] = 0.5
-    expected["temperature_loss"] = 0.5 * (expected["entropy"] + 0.7)
+    expected["temperature_loss"] = 0.5 * (expected["entropy"] + 1.5)
     assert metrics.keys() == expected.keys()
     for name, wanted in expected.items():
         np.testing.assert_allclose(metrics[name], wanted, rtol=1e-4, err_msg=name)

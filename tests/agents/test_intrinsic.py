@@ -210,6 +210,28 @@ def test_a_sum_weighs_rewards_and_lets_each_learn(getkey: GetKey) -> None:
     assert reward.observe(state, batch).rewards == (303, 308)
 
 
+def test_rewards_of_a_sum_draw_with_keys_of_their_own(
+    getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[tuple[int, ...]] = []
+
+    def draw(result: Any, *, key: PRNGKeyArray) -> Any:
+        keys.append(tuple(jr.key_data(key).tolist()))
+        return result
+
+    results = {"init": jnp.zeros(()), "reward": jnp.zeros(3)}
+    results["update"] = (jnp.zeros(()), {})
+    for name, result in results.items():
+        give = lambda *_, key, result=result, **__: draw(result, key=key)
+        monkeypatch.setattr(Countdown, name, give)
+    reward = eqrl.Sum((Countdown(), Countdown()))
+    state = reward.init(SPEC, key=getkey())
+    batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    reward.reward(state, batch, step=jnp.asarray(1), key=getkey())
+    reward.update(state, batch, key=getkey())
+    assert len(set(keys)) == len(keys) == 6
+
+
 @pytest.mark.parametrize(
     ("number", "weights", "message"),
     [

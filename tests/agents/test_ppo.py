@@ -340,13 +340,17 @@ def distance(one: Any, other: Any) -> float:
 
 
 def test_each_row_is_learned_from_once_in_an_epoch() -> None:
-    orders = []
+    orders: list[np.ndarray] = []
+    keys: list[tuple[int, ...]] = []
+
+    def record(index: np.ndarray, key: np.ndarray) -> None:
+        orders.append(np.asarray(index))
+        keys.append(tuple(np.asarray(key).tolist()))
 
     def learn(
         seen: Int[Array, " rows"], index: Int[Array, " minibatch"], key: PRNGKeyArray
     ) -> tuple[Array, eqrl.Metrics]:
-        del key
-        jax.debug.callback(lambda x: orders.append(np.asarray(x)), index, ordered=True)
+        jax.debug.callback(record, index, jr.key_data(key), ordered=True)
         return seen.at[index].add(1), {"first": index[0].astype(float)}
 
     def run(rows: Array, num_minibatches: int) -> Any:
@@ -362,6 +366,7 @@ def test_each_row_is_learned_from_once_in_an_epoch() -> None:
     seen, metrics = run(jnp.arange(12), 4)
     jax.effects_barrier()
     np.testing.assert_array_equal(seen, np.full(12, 3))
+    assert len(set(keys)) == len(keys) == 12
     epochs = np.concatenate(orders).reshape(3, 12)
     assert all(sorted(epoch) == list(range(12)) for epoch in epochs.tolist())
     # Drawn, and anew for each epoch.

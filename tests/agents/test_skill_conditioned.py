@@ -112,10 +112,12 @@ def test_skill_and_memory_are_drawn_with_keys_of_their_own(
 
     monkeypatch.setattr(eqrl.SphereSkills, "sample", draw)
     monkeypatch.setattr(Scribe, "begin", draw)
-    agent = eqrl.SkillConditioned(Scribe(), eqrl.SphereSkills())
+    monkeypatch.setattr(Scribe, "act", lambda *x, key, **_: (draw(key=key),) * 3)
+    agent = eqrl.SkillConditioned(Scribe(), eqrl.SphereSkills(), resample_every=1)
     state = agent.init(SPEC, key=getkey())
-    agent.begin(state, SPEC, index=jnp.asarray(0), key=getkey())
-    assert len(set(keys)) == 2
+    memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=getkey())
+    agent.act(state, memory, jnp.arange(4.0), mode="sample", key=getkey())
+    assert len(set(keys)) == len(keys) == 4
 
 
 def test_the_agent_learns_from_extras_of_its_own(
@@ -341,6 +343,14 @@ def test_a_skill_is_drawn_anew_after_some_steps(getkey: GetKey) -> None:
     assert shown[0] == shown[1] == shown[2] != shown[3]
     assert shown[3] == shown[4] == shown[5] != shown[6]
     assert len(set(shown)) == 3
+    agent = eqrl.SkillConditioned(Compass(), eqrl.EvenOneHotSkills(3), resample_every=1)
+    memory = agent.begin(state, SPEC, index=jnp.asarray(2), key=getkey())
+    for _ in range(3):
+        _, memory, extras = agent.act(
+            state, memory, jnp.arange(4.0), mode="sample", key=getkey()
+        )
+        # That of this environment.
+        np.testing.assert_array_equal(extras.skill, [0, 0, 1])
 
 
 def test_a_return_ends_where_another_skill_begins(

@@ -134,13 +134,14 @@ def test_the_recent_set_begins_empty_but_for_the_released_code(
 
 
 def test_the_reward_knows_how_many_updates_there_will_be() -> None:
-    recorder, _ = record(num_steps=[26, 20, 26])
+    agent = eqrl.Intrinsic(Heading(), eqrl.Incremental(), reward_minibatches=2)
+    recorder, _ = record(agent, num_steps=[26, 20, 26])
     scales = [
         training_of(x).trainer_state.agent.reward.scale for x in recorder.skills[::5]
     ]
-    # 20 steps of 2 environments, an update after each, as if none were random.
-    assert [float(scale.expected_calls) for scale in scales[:2]] == [0, 10]
-    assert [int(scale.calls) for scale in scales[:2]] == [1, 1]
+    # 20 steps of 2 environments, two updates after each, as if none were random.
+    assert [float(scale.expected_calls) for scale in scales[:2]] == [0, 20]
+    assert [int(scale.calls) for scale in scales[:2]] == [2, 2]
 
 
 # A world that changes with the skill.

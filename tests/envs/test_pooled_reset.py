@@ -106,7 +106,9 @@ def test_another_pool_of_the_same_size_does_not_trace_again(getkey: GetKey) -> N
     assert len(traces) == 1
 
 
-def test_states_of_several_leaves_are_drawn_together(getkey: GetKey) -> None:
+def test_states_of_several_leaves_are_drawn_together(
+    getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Pair(AbstractEnv[dict[str, Array]]):
         @property
         def spec(self) -> EnvSpec:
@@ -135,6 +137,14 @@ def test_states_of_several_leaves_are_drawn_together(getkey: GetKey) -> None:
     # What is drawn later is not the same again.
     keys = jr.key_data(states["keys"]).reshape(32, -1)
     assert len(np.unique(keys, axis=0)) == 32
+    used: list[list[int]] = []
+    bits = lambda key: (used.append(jr.key_data(key).tolist()), jnp.uint32(3))[1]
+    monkeypatch.setattr(jr, "bits", bits)
+    key = getkey()
+    env.reset(key=key)
+    # Nor does it follow from the state: `randint` draws from these two keys.
+    assert len(used) > 0
+    assert not any(x in used for x in jr.key_data(jr.split(key)).tolist())
 
 
 def test_a_pool_of_no_states_is_refused(getkey: GetKey) -> None:

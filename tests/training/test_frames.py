@@ -129,6 +129,12 @@ def test_rows_whose_successor_was_overwritten_are_not_drawn() -> None:
     buffer = eqrl.ReplayBuffer(ENVS * ROWS, 400, 2)
     shared = written(buffer, emptied(buffer, rows, stacking), rows, range(60))
     held = check_holds(shared, counts_of(60), rows)
+    part = written(buffer, emptied(buffer, rows, stacking), rows, range(40))
+    part, _ = buffer.keep_newest(part, counts_of(40), num_rows=jnp.asarray(8, int))
+    later = jax.tree.map(lambda x: x[40:], rows)
+    part = written(buffer, part, later, range(20), kept=8)
+    found = check_holds(part, counts_of(20, 8), rows, offset=32)
+    assert list(found) == [min(number, 28) for number in held]
     # Three ends have a place: the newest three, and the rows after the one before.
     over = (rows.terminated | rows.truncated).T
     assert list(held) == [59 - np.flatnonzero(x)[-4] for x in over]

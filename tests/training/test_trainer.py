@@ -11,6 +11,7 @@ import pytest
 from jaxtyping import Array, PRNGKeyArray
 
 from eqrl import Counts, EnvSpec, Trainer, jit_init, jit_run, tree_copy
+from eqrl._interaction.actors import step_keys
 from eqrl._training.rows import steps_taken
 from eqrl._training.trainer import AnyTrainerState
 from eqrl.envs import AbstractEnv, Outcome
@@ -98,15 +99,28 @@ def test_the_schedule_is_arithmetic_of_integers(as_array: bool) -> None:
 
 
 class TestRun:
-    def test_ten_updates_after_the_warm_up(self, getkey: GetKey) -> None:
+    def test_ten_updates_after_the_warm_up(self) -> None:
         state, counts, metrics = _train(
-            _TRAINER, Scribe(), _WORLD, [_TEN_UPDATES], getkey
+            _TRAINER, Scribe(), _WORLD, [_TEN_UPDATES], lambda: jr.key(7)
         )
         assert (counts.updates, counts.rows_written, counts.rows_kept) == (10, 12, 0)
         assert state.agent.num_observed == _TEN_UPDATES
         # Updates are numbered from zero; the metric is the mean of 0, ..., 9.
         assert (state.agent.num_updates, state.agent.last_step) == (10, 9)
         np.testing.assert_allclose(metrics["update"], 4.5)
+        # Updates and environments draw with keys of their own.
+        interact_key, update_key = (jr.fold_in(jr.key(7), x) for x in range(2))
+        draws = [
+            float(jr.uniform(jr.split(jr.fold_in(update_key, number))[1]))
+            for number in range(10)
+        ]
+        np.testing.assert_array_equal(state.agent.draws[:10], draws)
+        data = jax.tree.map(lambda x: x[:, :12], state.replay.data)
+        moved = data.next_observation[..., 0] - data.observation[..., 0]
+        for number in range(12):
+            keys = step_keys(jr.fold_in(interact_key, number), 2)[:, 0, 1]
+            noise = [0.3 * float(jr.normal(key)) for key in keys]
+            np.testing.assert_allclose(moved[:, number], noise, atol=1e-5)
 
     def test_warm_up_makes_no_update_and_updates_go_on_being_numbered(
         self, getkey: GetKey
