@@ -92,7 +92,7 @@ def _rows_of(work: str, libraries: Sequence[str]) -> MakeRows:
             if library != libraries[0]:
                 ratios = tuple(x / y for x, y in zip(walls, ours, strict=True))
                 beside = f"peers/{work}/{libraries[0]} beside {library}"
-                # More is not better where the other one is ours, too.
+                # A greater ratio of two of our own programs is not better.
                 is_checked = library not in OURS
                 rows.append(Row(beside, "times", ratios, is_checked=is_checked))
         return rows

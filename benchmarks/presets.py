@@ -46,7 +46,10 @@ COLUMNS = (
 
 
 def check_settings(folder: Path, preset: Preset, *, seed: int, num_seeds: int) -> None:
-    """Raises a `ValueError` unless a folder's run is one of a preset and its seeds."""
+    """Raises a `ValueError` unless a folder's run is one of a preset and its seeds.
+
+    Options of the environment are not compared.
+    """
     run = read_config(folder)
     made = (run.make_agent(), run.make_trainer(), run.settings.env)
     wanted = (preset.make_agent(), preset.make_trainer(), preset.env)

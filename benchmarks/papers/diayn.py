@@ -201,7 +201,7 @@ class QDax(AbstractContender):
 def minutes_of_training(record: Record) -> float:
     """Processor minutes without evaluations, and without compilation.
 
-    Every interval counts like the median, since some of them contain a compilation.
+    Every interval is counted as the median one, since some contain a compilation.
     """
     seconds = record.columns["seconds"]
     return float(np.median(seconds) * len(seconds) / 60)

@@ -16,7 +16,7 @@ import eqrl
 from benchmarks import results_page
 from benchmarks.papers import papers
 from benchmarks.papers.training import Training
-from benchmarks.presets import RESULTS, lines_of_paper, train
+from benchmarks.presets import RESULTS, check_settings, lines_of_paper, train
 from eqrl import presets
 from eqrl._cli import main
 from eqrl._cli.commands import Train, parse
@@ -288,9 +288,12 @@ def test_a_training_that_was_interrupted_is_resumed_and_one_that_ended_is_not(
     assert command[-2:] == ["--resume", str(tmp_path)]
     fewer = preset.returns[1:]
     options = {"actor_lr": 1.0}
+    refused = pytest.raises(ValueError, match="holds a run of other settings")
     for change in ({"num_steps": 10_000}, {"options": options}, {"returns": fewer}):
-        with pytest.raises(ValueError, match="holds a run of other settings"):
+        with refused:
             train(dataclasses.replace(preset, **change), tmp_path)
+    with refused:
+        check_settings(tmp_path, preset, seed=1, num_seeds=preset.num_seeds)
 
 
 def test_the_page_of_presets_is_that_of_the_presets(

@@ -142,7 +142,7 @@ def test_states_of_several_leaves_are_drawn_together(
     monkeypatch.setattr(jr, "bits", bits)
     key = getkey()
     env.reset(key=key)
-    # Nor does it follow from the state: `randint` draws from these two keys.
+    # Nor does it follow from the choice of the state, drawn from these two keys.
     assert len(used) > 0
     assert not any(x in used for x in jr.key_data(jr.split(key)).tolist())
 
