@@ -237,8 +237,9 @@ def test_defaults_of_options_can_be_replaced() -> None:
 
 def test_a_help_text_goes_on_over_lines_and_loses_its_backticks() -> None:
     assert argument_texts(eqrl.SAC)["target_entropy"] == (
-        "In nats, summed over the dimensions of the action, at most log 2 for each; "
-        "None is minus the number of dimensions, as in the paper."
+        "In nats, summed over the dimensions of the action, at most log 2 for each "
+        "unless the temperature is fixed; None is minus the number of dimensions, as "
+        "in the paper."
     )
     # A constructor that is written out is indented.
     assert argument_texts(eqrl.Incremental)["beta"] == "Weight of diversity."

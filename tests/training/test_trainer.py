@@ -757,7 +757,7 @@ class TestCheckEnv:
             ("long observation of reset", r"`reset`.*shape \(3,\).*shape \(2,\)"),
             ("long observation of step", r"`step`.*shape \(3,\).*shape \(2,\)"),
             ("half observation of step", r"`step` of _Odd .*float16, not .*float32"),
-            ("no state", r"`reset` gives shape \(2,\) .*, no state and obs"),
+            ("no state", r"`reset` gives shape \(2,\) .*, not a state and"),
             ("flat observation of reset", r"`reset`.*shape \(\).*flatten"),
             ("reward of length one", r"\(1,\).*a scalar. A vector of length 1"),
             ("scalar for a vector", r"shape \(\).*`spec.reward_size=2`"),
