@@ -185,7 +185,7 @@ def test_epsilon_goes_down_with_the_steps_of_all_environments() -> None:
         state = dataclasses.replace(state, num_steps=jnp.asarray(seen))
         _, metrics = update(state, batch, step=jnp.asarray(0), key=jr.key(0))
         assert metrics["epsilon"] == pytest.approx(epsilon)
-        choice = agent.policy(state)(batch.observation[0])
+        choice: Any = agent.policy(state)(batch.observation[0])
         assert choice.epsilon == pytest.approx(epsilon)
     # It counts no further than an integer can.
     assert agent.observe(state, batch).num_steps == 2**31 - 1

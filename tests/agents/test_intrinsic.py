@@ -219,7 +219,7 @@ def test_rewards_of_a_sum_draw_with_keys_of_their_own(
         keys.append(tuple(jr.key_data(key).tolist()))
         return result
 
-    results = {"init": jnp.zeros(()), "reward": jnp.zeros(3)}
+    results: dict[str, Any] = {"init": jnp.zeros(()), "reward": jnp.zeros(3)}
     results["update"] = (jnp.zeros(()), {})
     for name, result in results.items():
         give = lambda *_, key, result=result, **__: draw(result, key=key)
