@@ -33,7 +33,10 @@ def least(features: np.ndarray, skill: np.ndarray) -> np.ndarray:
     return np.stack([features[critic, row] for row, critic in enumerate(chosen)])
 
 
-def test_an_update_is_that_of_the_formulas(getkey: GetKey) -> None:
+@pytest.mark.parametrize(("target_entropy", "asked"), [(-0.7, -0.7), (None, -1.5)])
+def test_an_update_is_that_of_the_formulas(
+    target_entropy: float | None, asked: float, getkey: GetKey
+) -> None:
     agent = eqrl.CSF(
         2,
         actor_lr=0.1,
@@ -43,7 +46,7 @@ def test_an_update_is_that_of_the_formulas(getkey: GetKey) -> None:
         discount=0.9,
         target_step_size=0.25,
         initial_temperature=0.5,
-        target_entropy=None,
+        target_entropy=target_entropy,
         contrastive_weight=3.0,
         num_negatives=7,
         make_actor=make_linear_gaussian,
@@ -123,7 +126,7 @@ def test_an_update_is_that_of_the_formulas(getkey: GetKey) -> None:
     expected["actor_loss"] = np.mean(0.5 * np.asarray(log_prob) - value)
     expected["entropy"] = -np.mean(np.asarray(log_prob))
     expected["temperature"] = 0.5
-    expected["temperature_loss"] = 0.5 * (expected["entropy"] + 1.5)
+    expected["temperature_loss"] = 0.5 * (expected["entropy"] - asked)
     assert metrics.keys() == expected.keys()
     for name, wanted in expected.items():
         np.testing.assert_allclose(metrics[name], wanted, rtol=1e-4, err_msg=name)
