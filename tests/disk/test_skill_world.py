@@ -1,5 +1,6 @@
 """The past that a skill is compared with, also in a world that changes."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -135,13 +136,14 @@ def test_the_recent_set_begins_empty_but_for_the_released_code(
 
 def test_the_reward_knows_how_many_updates_there_will_be() -> None:
     agent = eqrl.Intrinsic(Heading(), eqrl.Incremental(), reward_minibatches=2)
-    recorder, _ = record(agent, num_steps=[26, 20, 26])
+    trainer = dataclasses.replace(TRAINER, updates_per_iteration=3)
+    recorder, _ = record(agent, ENV, trainer, num_steps=[26, 20, 26])
     scales = [
         training_of(x).trainer_state.agent.reward.scale for x in recorder.skills[::5]
     ]
-    # 20 steps of 2 environments, two updates after each, as if none were random.
-    assert [float(scale.expected_calls) for scale in scales[:2]] == [0, 20]
-    assert [int(scale.calls) for scale in scales[:2]] == [2, 2]
+    # 20 steps of 2 environments, six updates after each, as if none were random.
+    assert [float(scale.expected_calls) for scale in scales[:2]] == [0, 60]
+    assert [int(scale.calls) for scale in scales[:2]] == [6, 6]
 
 
 # A world that changes with the skill.
@@ -273,6 +275,14 @@ def test_a_change_within_the_first_skill_shows_nothing() -> None:
     assert recorder.steps == [8, 10, 16, 24, 26, 30]
     np.testing.assert_allclose(step_sizes(whole, 10), 0.2, rtol=1e-3)
     assert int(training_of(whole).collected_steps) == 0
+    # A second change in the same skill.
+    twice = changing(9) | {17: Point(step_size=0.4, max_steps=5)}
+    recorder, whole = record(env=twice, num_skills=1, max_skills=3)
+    assert recorder.steps == [8, 10, 16, 18, 24, 26, 30]
+    expected = np.repeat([0.2, 0.4], [4, 6])
+    np.testing.assert_allclose(
+        step_sizes(whole, 10), np.stack([expected] * 2), rtol=1e-3
+    )
 
 
 @pytest.mark.parametrize("change", [56, 57, 60])

@@ -198,6 +198,16 @@ def test_a_saved_simulator_goes_on_exactly(
     del copy
     gc.collect()
     assert len(GROUPS) == number - 1
+    # Each of several seeds goes on in simulators of its own.
+    seeds = functools.partial(
+        eqrl.train_seeds, AGENT, trainer=TRAINER, num_seeds=2, key=jr.key(1)
+    )
+    both = seeds(env=env, num_steps=60).trainer_state
+    eqrl.save_solution(tmp_path / "seeds", seeds(env=env, num_steps=30))
+    other = pendulum()
+    loaded = eqrl.load_solution(tmp_path / "seeds", AGENT, other, TRAINER)
+    resumed = seeds(env=other, num_steps=30, initial=loaded).trainer_state
+    assert same(resumed.replay, both.replay)
 
 
 def test_new_episodes_begin_where_the_present_is_another(

@@ -1,4 +1,5 @@
 import dataclasses
+import importlib
 from typing import Any
 
 import jax.numpy as jnp
@@ -50,7 +51,9 @@ def select(method: Any = "best", env: Any = ENV, **options: Any) -> Any:
     )
 
 
-def test_the_skill_with_the_best_return_is_picked() -> None:
+def test_the_skill_with_the_best_return_is_picked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     skill, returns = select()
     assert returns.shape == (7, 2)
     means = np.asarray(returns).mean(axis=1)
@@ -62,6 +65,14 @@ def test_the_skill_with_the_best_return_is_picked() -> None:
     )
     best = played.skills[jnp.argmax(played.returns.mean(axis=1))]
     np.testing.assert_array_equal(skill, best)
+    # The mean counts, not the best of the episodes.
+    pairs = jnp.array([[9.0, 0.0], [5.0, 6.0], *[[1.0, 1.0]] * 5])
+    uneven = dataclasses.replace(played, returns=pairs)
+    module = importlib.import_module("eqrl._interaction.select_skill")
+    monkeypatch.setattr(module, "evaluate_skills", lambda *_, **options: uneven)
+    skill, returns = select()
+    np.testing.assert_array_equal(skill, played.skills[1])
+    assert returns[0].tolist() == [5, 6]
 
 
 def test_a_plane_through_the_returns_shows_the_way_up() -> None:

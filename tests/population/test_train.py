@@ -239,6 +239,10 @@ def test_the_history_has_a_row_for_each_generation(
     assert solution.returns.shape == (3, 3, 2)
     assert solution.parents.shape == (3, 3)
     np.testing.assert_allclose(solution.scores, solution.returns.mean(axis=2))
+    # As `train_population` derives it from its key, for member 1 of generation 2.
+    key = jr.split(jr.fold_in(jr.fold_in(jr.key(0), 3), 2), 3)[1]
+    played = eqrl.evaluate(*eqrl.member(solution, 1), ENV, num_episodes=2, key=key)
+    np.testing.assert_allclose(solution.returns[2, 1], played.returns, rtol=1e-5)
     assert set(solution.hyperparameters) == {"rate", "noise"}
     assert solution.hyperparameters["noise"].shape == (3, 3)
     assert solution.metrics["size"].shape == (3, 3)

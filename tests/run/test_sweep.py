@@ -40,7 +40,7 @@ def sweep(agent: Any = None, **options: Any) -> Solution:
         ENV,
         TRAINER,
         key=jr.key(0),
-        log_every=20,
+        log_every=19,
         num_episodes=3,
         **(defaults | options),
     )
@@ -70,8 +70,16 @@ def test_each_setting_is_trained_as_by_train_seeds(whole: Solution) -> None:
         num_seeds=2,
         num_steps=100,
         key=jr.key(0),
-        log_every=20,
+        log_every=19,
     )
+    # It is scored by the mean return of as many greedy episodes as asked for.
+    evaluation_key = jr.split(jr.fold_in(jr.key(0), 2**31 - 1), 4)[1]
+    for seed, key in enumerate(jr.split(evaluation_key, 2)):
+        state = eqrl.member(alone.state, seed)
+        played = eqrl.evaluate(Learner(), state, ENV, num_episodes=3, key=key)
+        np.testing.assert_allclose(
+            whole.scores[4, seed], played.returns.mean(), rtol=1e-5
+        )
     assert whole.settings[4] == {"actor_lr": 1e-2, "batch_size": 4}
     assert eqx.tree_equal(alone.state, whole.states[4])
     assert alone.metrics.keys() == whole.metrics[4].keys()

@@ -138,6 +138,13 @@ def test_rows_whose_successor_was_overwritten_are_not_drawn() -> None:
     # Three ends have a place: the newest three, and the rows after the one before.
     over = (rows.terminated | rows.truncated).T
     assert list(held) == [59 - np.flatnonzero(x)[-4] for x in over]
+    # Rows are given back only if all environments have them.
+    state, _ = REPLAY.init(DQN, ENV, key=jr.key(0))
+    state = dataclasses.replace(state, replay=shared)
+    stored = eqrl.stored_transitions(eqrl.Solution(state, counts_of(60), {}))
+    assert len({*held}) > 1 and stored.reward.shape == (ENVS, min(held))
+    expected = rows.next_observation[-min(held) :].swapaxes(0, 1)
+    np.testing.assert_array_equal(stored.next_observation, expected)
     batch = sample(buffer, shared, counts_of(60), key=jr.key(0))
     drawn = np.array(batch.reward)
     for env, number in enumerate(held):

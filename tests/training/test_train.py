@@ -160,6 +160,7 @@ def test_how_often_is_logged_makes_no_difference(
     whole: eqrl.Solution[Any, Any, Any, Any],
 ) -> None:
     assert same(train(120, log_every=34).trainer_state, whole.trainer_state)
+    assert train(120, log_every=33).metrics["step"].tolist() == [34, 68, 102, 120]
 
 
 def test_an_initial_solution_stays_usable() -> None:
@@ -633,6 +634,34 @@ def test_the_step_at_which_something_is_not_finite_is_reported(
     with pytest.raises(eqrl.NonFiniteError, match="environment step 66") as error:
         train_breaking(120, at=33, **options)
     assert error.value.step == 66
+
+
+class Blinding(World):
+    """What critics see is not finite behind the step `at`."""
+
+    @property
+    def spec(self) -> eqrl.EnvSpec:
+        return eqrl.EnvSpec(
+            observation_size=2,
+            action_size=1,
+            state_descriptor_size=1,
+            critic_observation_size=1,
+        )
+
+    def critic_observation(self, state: WorldState) -> Float[Array, "1"]:
+        return jnp.where(state.num_steps == self.at + 1, jnp.nan, 0.0)[None]
+
+
+def test_what_critics_see_is_reported_at_its_step() -> None:
+    with pytest.raises(eqrl.NonFiniteError, match="environment step 66"):
+        eqrl.train(
+            Learner(),
+            Blinding(at=33),
+            TRAINER,
+            num_steps=120,
+            key=jr.key(0),
+            log_every=20,
+        )
 
 
 def test_nothing_reached_before_something_was_not_finite_is_lost() -> None:
