@@ -107,7 +107,6 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "train_offline(callback)",
         "train_population(callback)",
         "train_population(descriptor)",
-        "train_population(score)",
         "train_seeds(callback)",
         "train_seeds(checkpoint)",
     ),
@@ -120,6 +119,9 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "check(env)",
         "sweep(evaluation_env)",
         "train_population(evaluation_env)",
+    ),
+    "An agent that stores nothing of its own ignores what others have stored": (
+        "train_offline(transitions)",
     ),
     "Any number of wrappers is looked through": (
         "fix_skill()",

@@ -229,8 +229,11 @@ def test_one_is_refused_where_a_stack_is_wanted() -> None:
     check_stack("stack", {"a": jnp.zeros((3, 2)), "b": jnp.zeros(3)}, size=3)
     with pytest.raises(ValueError, match=r"not a stack: its leaf .*\.actor_lr"):
         inspect.unwrap(eqrl.member)(Learner(), 0)
-    with pytest.raises(ValueError, match="`index=3` must be from -3 to 2"):
-        inspect.unwrap(eqrl.member)(jnp.zeros(3), 3)
+    for index in (3, jnp.array(3), np.int64(3)):
+        with pytest.raises(ValueError, match="`index=3` must be from -3 to 2"):
+            inspect.unwrap(eqrl.member)(jnp.zeros(3), index)
+    with pytest.raises(ValueError, match=r"`index=1\.5` must be an integer"):
+        inspect.unwrap(eqrl.member)(jnp.zeros(3), 1.5)
     with pytest.raises(ValueError, match="`agents` is a stack of 2, but 3 are needed"):
         check_stack("agents", jnp.zeros(2), size=3)
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent, after_act
 from .._pytree.control_flow import filter_cond, filter_while_loop
+from .._pytree.fields import typed_key
 from .._pytree.tree import tree_where
 from .._types.custom_types import (
     EnvState,
@@ -56,7 +57,7 @@ def step_keys(key: PRNGKeyArray, num_envs: int) -> Key[Array, "envs 2 2"]:
     For each environment, the first two are for acting and for its step, and the last
     two for the reset and the memory if an episode begins after the step.
     """
-    pairs = jax.vmap(jr.split)(jr.split(key, num_envs))
+    pairs = jax.vmap(jr.split)(jr.split(typed_key(key), num_envs))
     return jax.vmap(jax.vmap(jr.split))(pairs)
 
 
@@ -142,7 +143,7 @@ def start(
     The actors, a stack of `num_envs`.
     """
     begin = lambda index, keys: _begin(agent, state, env, index=index, keys=keys)
-    keys = jax.vmap(jr.split)(jr.split(key, num_envs))
+    keys = jax.vmap(jr.split)(jr.split(typed_key(key), num_envs))
     return eqx.filter_vmap(begin)(jnp.arange(num_envs), keys)
 
 

@@ -1,7 +1,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -9,7 +8,7 @@ import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, Real
 
 from .._agents.base import AbstractAgent, AnyAgent, layers
 from .._agents.taac.taac import TAAC
@@ -28,7 +27,15 @@ from .._rewards.base import (
 )
 from .._rewards.discriminator import Discriminator, DiscriminatorState
 from .._skills.prior import AnyOneHotSkills
-from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
+from .._types.custom_types import (
+    Agents,
+    EnvState,
+    Extras,
+    Memory,
+    Mode,
+    PyTree,
+    State,
+)
 from .._types.data import AnyTransition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
@@ -89,7 +96,7 @@ def evaluate_skills(
     *,
     num_episodes: PositiveInt,
     key: PRNGKeyArray,
-    skills: int | Float[Array | np.ndarray, "skills skill"] | None = None,
+    skills: int | Real[Array | np.ndarray, "skills skill"] | None = None,
     mode: Mode = "greedy",
     max_steps: PositiveInt | None = None,
     descriptor: StateDescriptor | None = None,
@@ -327,7 +334,7 @@ def skill_confusion(evaluation: SkillEvaluation) -> Float[Array, "skills skills"
     return jnp.where(jnp.isnan(evaluation.accuracy), jnp.nan, shares)
 
 
-Score = Callable[[Any, State, Evaluation], Float[Array, ""]]
+Score = Callable[[Agents, State, Evaluation], Float[Array, ""]]
 """From an agent, its state and its evaluation to a number to rank by."""
 
 

@@ -142,7 +142,8 @@ def _as_data(tree: PyTree) -> tuple[list[Array], _Restore]:
         ]
         return eqx.combine(jax.tree.unflatten(structure, leaves), static)
 
-    return [jr.key_data(leaf) if is_key(leaf) else leaf for leaf in leaves], restore
+    data = [jr.key_data(leaf) if is_key(leaf) else jnp.asarray(leaf) for leaf in leaves]
+    return data, restore
 
 
 def _programs(

@@ -1,16 +1,18 @@
 """Members of a population, and the history of its generations."""
 
 import dataclasses
+import operator
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, overload
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Shaped
-from typing_extensions import TypeVar
+from jaxtyping import Array, Float, Int, Real, Shaped
 
+from .._pytree.fields import converted
 from .._pytree.tree import check_stack, parts, stack_size, take_element
 from .._training.iteration import UnfinishedRow
 from .._training.mesh import (
@@ -25,12 +27,18 @@ from .._training.replay import ReplayState, first_held, transitions_at
 from .._training.rows import Solution
 from .._training.schedule import Counts, rows_so_far
 from .._training.trainer import TrainerState
-from .._types.custom_types import EnvState, Extras, Memory, PyTree, State, Tree
+from .._types.custom_types import (
+    Agents,
+    EnvState,
+    Extras,
+    Memory,
+    PyTree,
+    State,
+    Tree,
+)
 from .._types.data import Transition
 from .._types.stacked import Stacked
 
-
-Agents = TypeVar("Agents", default=Any)
 
 if TYPE_CHECKING:
     # Only a value of unknown type can be passed for it.
@@ -228,9 +236,9 @@ def member(stack: Any, index: int | np.integer | Int[Array, ""]) -> Any:
         )
     check_stack("stack", stack)
     size, mesh = stack_size(stack), mesh_of_processes(stack)
-    # An index that is an array, as in `best`, is left on its device.
-    if mesh is not None or isinstance(index, (int, np.integer)):
-        index = int(index)
+    # A compiled program cannot check its indices.
+    if not isinstance(index, jax.core.Tracer):
+        index = converted("index", operator.index, index, "must be an integer.")
         if not -size <= index < size:
             raise ValueError(
                 f"`index={index}` must be from -{size} to {size - 1}: there are {size} "
@@ -318,26 +326,26 @@ def stored_transitions(
 
 @overload
 def best(
-    stack: _Unknown, returns: Float[Array | np.ndarray, "population ..."]
+    stack: _Unknown, returns: Real[Array | np.ndarray, "population ..."]
 ) -> Any: ...
 
 
 @overload
 def best(
     stack: PopulationSolution[State, Agents],
-    returns: Float[Array | np.ndarray, "population ..."] | None = None,
+    returns: Real[Array | np.ndarray, "population ..."] | None = None,
 ) -> tuple[Agents, State]: ...
 
 
 @overload
 def best(
     stack: Stacked[Tree, "population"],
-    returns: Float[Array | np.ndarray, "population ..."],
+    returns: Real[Array | np.ndarray, "population ..."],
 ) -> Tree: ...
 
 
 def best(
-    stack: Any, returns: Float[Array | np.ndarray, "population ..."] | None = None
+    stack: Any, returns: Real[Array | np.ndarray, "population ..."] | None = None
 ) -> Any:
     """Takes the member with the highest score, or the highest mean return.
 
@@ -375,7 +383,7 @@ def best(
             "members: the first axis must be theirs. Of the history of a "
             "`PopulationSolution`, take one generation, as `solution.returns[-1]`."
         )
-    means = jnp.mean(jnp.asarray(returns).reshape(returns.shape[0], -1), axis=1)
+    means = jnp.mean(jnp.asarray(returns, float).reshape(size, -1), axis=1)
     return member(stack, jnp.argmax(jnp.where(jnp.isfinite(means), means, -jnp.inf)))
 
 

@@ -43,14 +43,13 @@ from .._training.rows import Pace, Position, steps_taken
 from .._training.schedule import Counts
 from .._training.train import Crew, begin_rows, compile_members, init_members
 from .._training.trainer import AnyTrainerState, Trainer, fitting
-from .._types.custom_types import EnvState, PyTree, State
+from .._types.custom_types import Agents, EnvState, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import prepare
 from ..envs._host import SimulatorFailure, failure_of
 from .pbt import PBT
 from .solution import (
-    Agents,
     PopulationHistory,
     PopulationSolution,
     UnfinishedGeneration,
@@ -147,7 +146,7 @@ def train_population(
     num_episodes: PositiveInt,
     key: PRNGKeyArray,
     initial: PopulationSolution[State, Agents] | None = None,
-    score: Annotated[Score[State], Takes(("agent", "state", "evaluation"))]
+    score: Annotated[Score[Agents, State], Takes(("agent", "state", "evaluation"))]
     | None = None,
     evaluation_env: AnyEnv | None = None,
     descriptor: Descriptor[object] | None = None,

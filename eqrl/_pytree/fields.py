@@ -486,15 +486,19 @@ def check_key(key: object) -> None:
     )
 
 
+def typed_key(key: PRNGKeyArray) -> PRNGKeyArray:
+    """The key, typed if it is one of `jax.random.PRNGKey`."""
+    return key if is_key(key) else jr.wrap_key_data(key)
+
+
 def reusable_key(key: PRNGKeyArray) -> PRNGKeyArray:
     """The key of a whole training or evaluation, which may be given again.
 
     A resumed training takes the same key again, and so does a comparison, which
     `jax_debug_key_reuse` refuses; a clone passes. Within a program, a typed key is
-    returned unchanged. One of `jax.random.PRNGKey` becomes a typed key.
+    returned unchanged.
     """
-    if not is_key(key):
-        key = jr.wrap_key_data(key)
+    key = typed_key(key)
     return key if isinstance(key, jax.core.Tracer) else jr.clone(key)
 
 

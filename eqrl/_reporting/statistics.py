@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Literal, SupportsFloat
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Real
 
 from .._pytree.fields import (
     Range,
@@ -32,7 +32,7 @@ def rounded(value: SupportsFloat) -> str:
 
 
 def interquartile_mean(
-    values: Float[np.ndarray, "*rows seeds"] | Float[Array, "*rows seeds"],
+    values: Real[np.ndarray, "*rows seeds"] | Real[Array, "*rows seeds"],
 ) -> Float[np.ndarray, "*rows"]:
     """The mean of the middle half of the values along the last axis.
 
@@ -66,7 +66,7 @@ def interquartile_mean(
 
 
 def bootstrap_interval(
-    values: Float[np.ndarray, "*rows seeds"] | Float[Array, "*rows seeds"],
+    values: Real[np.ndarray, "*rows seeds"] | Real[Array, "*rows seeds"],
     *,
     center: Center = "mean",
     level: float | int = 0.95,
@@ -138,7 +138,7 @@ def _quantiles(
 
 
 def center_of(
-    values: Float[np.ndarray, "*rows seeds"] | Float[Array, "*rows seeds"],
+    values: Real[np.ndarray, "*rows seeds"] | Real[Array, "*rows seeds"],
     center: Center,
 ) -> Float[np.ndarray, "*rows"]:
     """The center of the values along the last axis, without those that are `nan`."""
@@ -199,7 +199,7 @@ _CENTERS: dict[str, Callable[..., Float[np.ndarray, "..."]]] = {
 
 
 def _of_known(
-    values: Float[np.ndarray, "*rows seeds"] | Float[Array, "*rows seeds"],
+    values: Real[np.ndarray, "*rows seeds"] | Real[Array, "*rows seeds"],
     statistic: Callable[
         [Float[np.ndarray, "rows seeds"]], Float[np.ndarray, "rows width"]
     ],

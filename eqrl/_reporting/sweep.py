@@ -11,10 +11,9 @@ from typing import Generic
 import numpy as np
 from jaxtyping import Float
 
-from .._population.solution import Agents
 from .._storage.files import atomic_write
 from .._training.rows import History
-from .._types.custom_types import State
+from .._types.custom_types import Agents, State
 from .figure import new_figure, numbered_colors, save_figure
 from .learning_curve import NAMES_OF_CENTERS
 from .statistics import Center, bootstrap_interval, center_of

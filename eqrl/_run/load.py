@@ -12,12 +12,12 @@ from .._agents.base import AbstractAgent, AgentOfKind, AnyAgent, layers
 from .._agents.wrappers.intrinsic import Intrinsic
 from .._disk.library import Skills, count_skills, load_skill
 from .._interaction.fit import check_is_agent
-from .._population.solution import Agents, PopulationSolution
+from .._population.solution import PopulationSolution
 from .._reporting.learning_curve import shown_metrics
 from .._storage.checkpoint import Directory, restore_part, saved_steps
 from .._storage.files import Content, read_json, reason_of
 from .._training.rows import OfflineSolution, Solution
-from .._types.custom_types import EnvState, Extras, Memory, State
+from .._types.custom_types import Agents, EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv, check_is_env
 from ..envs._make import name_of

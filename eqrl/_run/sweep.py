@@ -23,7 +23,6 @@ from .._interaction.evaluate import Evaluation
 from .._interaction.evaluate_skills import Score, mean_return
 from .._interaction.fit import check_numbers
 from .._population.prior import AbstractPrior, Setting, make_settings
-from .._population.solution import Agents
 from .._population.train import check_scalar
 from .._pytree.fields import (
     NonNegativeInt,
@@ -61,7 +60,7 @@ from .._training.mesh import (
 from .._training.rows import AnySolution, History
 from .._training.train import check_training, jit_init, train_members
 from .._training.trainer import Trainer
-from .._types.custom_types import EnvState, PyTree, State
+from .._types.custom_types import Agents, EnvState, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import prepare

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Annotated, Generic
+from typing import Annotated, Any, Generic
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -145,7 +145,7 @@ class Evaluations(Generic[State]):
         key: PRNGKeyArray,
         num_episodes: PositiveInt = 16,
         mode: Mode = "greedy",
-        score: Annotated[Score[State], Takes(("agent", "state", "evaluation"))]
+        score: Annotated[Score[Any, State], Takes(("agent", "state", "evaluation"))]
         | None = None,
         patience: PositiveInt | None = None,
         target: Annotated[float | int, Range()] | None = None,

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import overload
 
 import equinox as eqx
 import jax
@@ -32,10 +33,40 @@ from .schedule import Counts, first_counts
 from .trainer import Ran
 
 
-@checked
+@overload
+def train_offline(
+    agent: AbstractAgent[State, Memory, None],
+    transitions: AnyTransition,
+    spec: EnvSpec,
+    *,
+    num_updates: int,
+    key: PRNGKeyArray,
+    batch_size: int = 256,
+    log_every: int = 1_000,
+    initial: OfflineSolution[State] | None = None,
+    callback: Callbacks[OfflineSolution[State]] | None = None,
+) -> OfflineSolution[State]: ...
+
+
+@overload
 def train_offline(
     agent: AbstractAgent[State, Memory, Extras],
     transitions: Transition[Extras],
+    spec: EnvSpec,
+    *,
+    num_updates: int,
+    key: PRNGKeyArray,
+    batch_size: int = 256,
+    log_every: int = 1_000,
+    initial: OfflineSolution[State] | None = None,
+    callback: Callbacks[OfflineSolution[State]] | None = None,
+) -> OfflineSolution[State]: ...
+
+
+@checked
+def train_offline(
+    agent: AbstractAgent[State, Memory, Extras],
+    transitions: AnyTransition,
     spec: EnvSpec,
     *,
     num_updates: NonNegativeInt,

@@ -3,13 +3,14 @@ import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from typing_extensions import TypeVar
 
 from .._pytree.fields import check_fields, shown, static_integer
 from .._pytree.tree import parts
@@ -20,7 +21,7 @@ from .frames import LEAST_BYTES, ROWS_PER_END, Frames, empty_frames, write_slice
 from .schedule import Counts, first_counts, rows_so_far
 
 
-Item = TypeVar("Item")
+Item = TypeVar("Item", default=PyTree)
 
 
 class AbstractReplay(eqx.Module, Generic[State]):

@@ -61,6 +61,9 @@ Memory = TypeVar("Memory", default=_Anything)
 Extras = TypeVar("Extras", default=_Anything)
 """What an agent stores with each transition."""
 
+Agents = TypeVar("Agents", default=_Anything)
+"""One agent, or several as a stack."""
+
 EnvState = TypeVar("EnvState", default=_Anything)
 """The state of an environment."""
 

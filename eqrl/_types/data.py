@@ -1,7 +1,7 @@
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import equinox as eqx
@@ -132,7 +132,7 @@ class EnvSpec(eqx.Module):
         max_steps: int | None = None,
         *,
         action: AbstractActionSpace | None = None,
-        observation_shape: tuple[int, ...] | None = None,
+        observation_shape: Sequence[int] | None = None,
         observation_dtype: ObservationDtype = "float32",
         critic_observation_size: int | None = None,
     ) -> None:
@@ -187,6 +187,7 @@ class EnvSpec(eqx.Module):
             check_size(name, getattr(self, name), least=least, optional=True)
         check_size("critic_observation_size", critic_observation_size, optional=True)
         if observation_shape is not None:
+            observation_shape = tuple(observation_shape)
             for size in observation_shape:
                 check_size("observation_shape", size)
             if math.prod(observation_shape) != observation_size:

@@ -7,13 +7,14 @@ import os
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeAlias, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray, Shaped, UInt8
+from typing_extensions import TypeVar
 
 from .._pytree.fields import (
     check_fields,
@@ -32,7 +33,7 @@ from .._types.custom_types import (
 from .._types.data import AbstractActionSpace, Action, EnvSpec
 
 
-_Drawn = TypeVar("_Drawn", contravariant=True)
+_Drawn = TypeVar("_Drawn", contravariant=True, default=PyTree)
 
 
 class Outcome(eqx.Module):

@@ -3,7 +3,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar, get_args, runtime_checkable
+from typing import Protocol, get_args, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -11,10 +11,11 @@ import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
+from typing_extensions import TypeVar
 
 from .._pytree.fields import check_callable, check_choice, shown
 from .._pytree.tree import parts
-from .._types.custom_types import Observation
+from .._types.custom_types import Observation, PyTree
 from ._mlp import (
     MLP,
     Activation,
@@ -27,7 +28,7 @@ from ._mlp import (
 from ._product import Precision, products_of_bfloat16
 
 
-Made = TypeVar("Made", covariant=True)
+Made = TypeVar("Made", covariant=True, default=PyTree)
 
 
 @runtime_checkable

@@ -217,7 +217,8 @@ class TestFixSkill:
         memory = eqrl.SkillMemory(skill=skill, agent=None)
         observation = jnp.arange(4.0)
         expected, _, _ = act_greedily(agent, state, memory, observation)
-        fixed, fixed_state = eqrl.fix_skill(agent, state, skill)
+        # Integers are cast.
+        fixed, fixed_state = eqrl.fix_skill(agent, state, skill.astype(int))
         found, memory, extras = act_greedily(fixed, fixed_state, None, observation)
         np.testing.assert_array_equal(found, expected)
         assert memory is None

@@ -96,7 +96,7 @@ def test_accuracy_counts_steps_that_give_away_another_skill() -> None:
 
 def test_accuracy_counts_equal_skills_as_one() -> None:
     skills = DIRECTIONS[jnp.array([2, 0, 2])]
-    evaluation = evaluate(skills=skills)
+    evaluation = evaluate(skills=skills.astype(int))
     assert evaluation.accuracy == 1
 
 

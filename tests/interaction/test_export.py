@@ -33,7 +33,7 @@ def learner(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     path = tmp_path_factory.mktemp("exported") / "new" / "learner.policy"
     agent = Learner()
     state = agent.init(_SPEC, key=jr.key(0))
-    eqrl.export_policy(path, agent, state, _SPEC)
+    eqrl.export_policy(path, agent, jax.device_get(state), _SPEC)
     return path, state
 
 

@@ -318,6 +318,8 @@ def test_members_and_the_best_can_be_taken_out(
     expected = eqrl.member(solution.states, int(means.argmax()))
     assert eqx.tree_equal(chosen, expected)
     assert eqx.tree_equal(eqrl.best(solution, means)[1], chosen)
+    ranks = means.argsort().argsort()
+    assert eqx.tree_equal(eqrl.best(solution.states, ranks), chosen)
     pair = (eqrl.member(solution.agents, 1), eqrl.member(solution.states, 1))
     assert eqx.tree_equal(eqrl.member(solution, 1), pair)
     assert jax.tree.structure(chosen) == jax.tree.structure(

@@ -27,6 +27,7 @@ def test_an_interquartile_mean_is_that_of_the_middle_half() -> None:
         np.testing.assert_allclose(result, expected)
     rows = np.array([[[0.0, 1.0, 2.0, 9.0]], [[4.0, _NAN, 6.0, _NAN]]])
     np.testing.assert_allclose(eqrl.interquartile_mean(rows), [[1.5], [5.0]])
+    assert eqrl.interquartile_mean(np.array([0, 1, 2, 9])) == 1.5
 
 
 def _interval_restated(

@@ -43,6 +43,8 @@ def test_a_spec_is_given_a_size_or_a_space() -> None:
     assert hash(spec) == hash(EnvSpec(4, action=Box(2)))
     assert dataclasses.replace(spec, max_steps=7) == EnvSpec(4, 2, max_steps=7)
     choices = EnvSpec(12, action=Discrete(3), observation_shape=(2, 2, 3))
+    listed = EnvSpec(12, action=Discrete(3), observation_shape=[2, 2, 3])
+    assert listed == choices and hash(listed) == hash(choices)
     assert choices.action == Discrete(3) != Discrete(2)
     with pytest.raises(ValueError, match=r"`spec.action=Discrete.*no `action_size`"):
         _ = choices.action_size

@@ -136,7 +136,7 @@ def score_of_two(state: ImitatorState, evaluation: eqrl.Evaluation) -> Array:
 
 
 def score_of_sac(
-    agent: eqrl.SAC, state: eqrl.SACState, evaluation: eqrl.Evaluation
+    agent: eqrl.SAC, state: ImitatorState, evaluation: eqrl.Evaluation
 ) -> Array:
     del agent, state
     return evaluation.returns.mean()
@@ -198,6 +198,7 @@ def critics() -> None:
 def batches(batch: eqrl.Transition[None]) -> None:
     agent = eqrl.TAAC()
     agent.update(agent.init(ENV.spec, key=KEY), batch, step=jnp.array(0), key=KEY)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    eqrl.train_offline(agent, batch, ENV.spec, num_updates=1, key=KEY)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 class NoKey(eqrl.envs.AbstractEnv[BoatState]):

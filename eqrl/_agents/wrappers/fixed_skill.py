@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, Real
 from typing_extensions import TypeVar
 
 from ..._pytree.fields import check_vector, checked_by
@@ -37,6 +37,7 @@ from ..base import (
     view_of,
 )
 from .intrinsic import Intrinsic, IntrinsicState, find
+from .normalized import NormalizedState
 from .skills import SkillConditioned, SkillMemory, with_skill_size
 
 
@@ -113,15 +114,30 @@ def fix_skill(
         SkillExtras[Extras],
     ],
     state: IntrinsicState[IntrinsicState[State, InnerRewardState], RewardState],
-    z: Float[Array | np.ndarray, " skill"],
-) -> tuple[AbstractAgent[State, Memory, Extras], State]: ...
+    z: Real[Array | np.ndarray, " skill"],
+) -> tuple[AnyAgent, PyTree]: ...
+
+
+@overload
+def fix_skill(
+    agent: Intrinsic[
+        NormalizedState[IntrinsicState[State, InnerRewardState]],
+        RewardState,
+        SkillMemory[Memory],
+        SkillExtras[Extras],
+    ],
+    state: IntrinsicState[
+        NormalizedState[IntrinsicState[State, InnerRewardState]], RewardState
+    ],
+    z: Real[Array | np.ndarray, " skill"],
+) -> tuple[AnyAgent, PyTree]: ...
 
 
 @overload
 def fix_skill(
     agent: Intrinsic[State, RewardState, SkillMemory[Memory], SkillExtras[Extras]],
     state: IntrinsicState[State, RewardState],
-    z: Float[Array | np.ndarray, " skill"],
+    z: Real[Array | np.ndarray, " skill"],
 ) -> tuple[AbstractAgent[State, Memory, Extras], State]: ...
 
 
@@ -129,7 +145,7 @@ def fix_skill(
 def fix_skill(
     agent: SkillConditioned[State, Memory, Extras],
     state: State,
-    z: Float[Array | np.ndarray, " skill"],
+    z: Real[Array | np.ndarray, " skill"],
 ) -> tuple[AbstractAgent[State, Memory, Extras], State]: ...
 
 
@@ -137,12 +153,12 @@ def fix_skill(
 def fix_skill(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
-    z: Float[Array | np.ndarray, " skill"],
+    z: Real[Array | np.ndarray, " skill"],
 ) -> tuple[AnyAgent, PyTree]: ...
 
 
 def fix_skill(
-    agent: AnyAgent, state: PyTree, z: Float[Array | np.ndarray, " skill"]
+    agent: AnyAgent, state: PyTree, z: Real[Array | np.ndarray, " skill"]
 ) -> tuple[AnyAgent, PyTree]:
     """Extracts one skill from an agent that has learned several.
 

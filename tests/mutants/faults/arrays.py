@@ -639,8 +639,8 @@ FAULTS = (
     Fault(
         "pytree:key-without-a-type",
         "eqrl/_pytree/fields.py",
-        "        key = jr.wrap_key_data(key)\n    return key if",
-        "        return key\n    return key if",
+        "return key if is_key(key) else jr.wrap_key_data(key)",
+        "return key",
         ("tests/pytree/test_fields.py -k given_again",),
     ),
     Fault(
