@@ -135,7 +135,7 @@ _MOST = {
     "lines of sac.py without its texts": 85,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 40_334,
+    "lines of tests": 40_344,
 }
 _LEAST = {"share of comments": 2.8}
 

@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import equinox as eqx
@@ -153,7 +154,9 @@ def test_rewards_are_normalized_only_where_they_are_learned_from() -> None:
     assert _parsed_run("smerl", "--normalize-reward").settings.normalize_reward
 
 
-def test_a_convolution_reads_the_image_of_an_environment() -> None:
+def test_a_convolution_reads_the_image_of_an_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     breakout = ("ppo", "--env", "gymnax/Breakout-MinAtar", "--convolution")
     agent: Any = _parsed_run(*breakout, "minatar").make_agent()
     encoder = eqrl.nn.Convolution((10, 10, 4))
@@ -165,6 +168,13 @@ def test_a_convolution_reads_the_image_of_an_environment() -> None:
     run = _parsed_run("dqn", "--env", "gymnax/CartPole-v1", "--convolution", "minatar")
     with pytest.raises(ValueError, match="CartPole-v1` has none; leave it out"):
         run.make_agent()
+    spec = eqrl.EnvSpec(
+        84 * 84 * 4, action=eqrl.spaces.Discrete(2), observation_shape=(84, 84, 4)
+    )
+    monkeypatch.setattr(type(run), "make_env", lambda self: SimpleNamespace(spec=spec))
+    sizes = ((32, 64, 64), (8, 4, 3), (4, 2, 1))
+    atari: Any = _parsed_run(*breakout, "atari").make_agent()
+    assert atari.make_critic.encoder == eqrl.nn.Convolution((84, 84, 4), *sizes)
 
 
 def test_a_rollout_decides_the_trainer_of_an_agent_that_learns_on_policy() -> None:
