@@ -127,7 +127,7 @@ _MOST = {
     "of these of at most 6 lines": 31,
     "internal share of definitions": 64.7,
     "share of imports": 8.5,
-    "lines of checks": 3_907,
+    "lines of checks": 3_928,
     "longest body": 60,
     "bodies over 60 lines": 0,
     "uses of Any": 398,
@@ -135,7 +135,7 @@ _MOST = {
     "lines of sac.py without its texts": 85,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 40_344,
+    "lines of tests": 40_354,
 }
 _LEAST = {"share of comments": 2.8}
 

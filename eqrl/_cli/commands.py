@@ -336,10 +336,11 @@ def _parse_training(
         first = words[0] if words else "--"
         if first.startswith("-") and first not in ("-h", "--help"):
             if given.agent is not None and own is None:
+                own_name = given.agent if given.agent in AGENTS else "sac"
                 raise ValueError(
                     f"`agent={given.agent!r}` must be written as "
                     "`package.module:Class`; an agent of eqrl's own is named without "
-                    f"`--agent`: `eqrl {command} {given.agent}`."
+                    f"`--agent`: `eqrl {command} {own_name}`."
                 )
             # Without a named agent, the default is the one that solves the environment.
             best = presets.best(given.env) if given.env is not None else None

@@ -25,7 +25,7 @@ def run_envs(command: Envs) -> int:
         pattern = f"*{pattern}*"
     library_pattern, slash, _ = pattern.partition("/")
     names: list[str] = []
-    missing: list[str] = []
+    missing: dict[str, str] = {}
     for library in ("eqrl", *LIBRARIES):
         # Libraries take seconds to import.
         if slash and not fnmatch.fnmatchcase(library, library_pattern):
@@ -33,12 +33,17 @@ def run_envs(command: Envs) -> int:
         try:
             known = full_names(library)
         except NotInstalledError as error:
-            missing.append(message_of(error))
+            missing[library] = message_of(error)
             continue
         names += [x for x in known if fnmatch.fnmatchcase(x.lower(), pattern)]
-    if not names and not missing:
+    # Those of a missing library may match.
+    if not names and not any(
+        slash or fnmatch.fnmatchcase(f"{library}/", pattern) for library in missing
+    ):
+        installed = " of the installed libraries" if missing else ""
         raise ValueError(
-            f"No environment matches `{command.pattern}`; `eqrl envs` lists all."
+            f"No environment{installed} matches `{command.pattern}`; `eqrl envs` lists "
+            "all."
         )
     width = max(map(len, names), default=0)
     starts = len(names) <= _MOST_STARTED or command.sizes
@@ -50,7 +55,7 @@ def run_envs(command: Envs) -> int:
         for name in names:
             line = f"{name:{width}}  {_described(name)}" if starts else name
             print(line, flush=True)
-        for line in missing:
+        for line in missing.values():
             print(line)
     return 0
 

@@ -10,7 +10,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_fields, converted_field, hyperparameters, shown
-from .._pytree.tree import check_kept, is_float_shape, show_values
+from .._pytree.tree import check_kept, described, is_float_shape, show_values
 from .._skills.prior import AbstractSkillPrior, SkillExtras
 from .._types.custom_types import (
     Extras,
@@ -21,7 +21,7 @@ from .._types.custom_types import (
     Seen,
     State,
 )
-from .._types.data import EnvSpec, Transition
+from .._types.data import AnyTransition, EnvSpec, Transition
 from ..nn import as_floats
 
 
@@ -186,14 +186,14 @@ def descriptor_size(descriptor: StateDescriptor, spec: EnvSpec) -> int:
     if descriptor == "observation":
         return spec.observation_size
     observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
-    described = eqx.filter_eval_shape(descriptor, observation)
-    is_vector = is_float_shape(described) and len(described.shape) == 1
-    if not is_vector or described.size == 0:
+    result = eqx.filter_eval_shape(descriptor, observation)
+    is_vector = is_float_shape(result) and len(result.shape) == 1
+    if not is_vector or result.size == 0:
         raise ValueError(
-            f"The function `descriptor` gives {described} for one observation of "
+            f"The function `descriptor` gives {result} for one observation of "
             f"size {spec.observation_size}; it must give a vector of floats."
         )
-    return described.size
+    return result.size
 
 
 def describe(
@@ -202,15 +202,15 @@ def describe(
     """Descriptors of the states that transitions, with any axes, have reached."""
     observation = as_floats(transitions.next_observation)
     if descriptor in ("state_descriptor", "both"):
-        described = transitions.next_state_descriptor
-        if described is None:
+        result = transitions.next_state_descriptor
+        if result is None:
             raise ValueError(
                 f"`descriptor={descriptor!r}`, but these transitions have none: "
                 "their environment describes no behavior."
             )
         if descriptor == "state_descriptor":
-            return described
-        return jnp.concatenate([observation, described], axis=-1)
+            return result
+        return jnp.concatenate([observation, result], axis=-1)
     if descriptor == "observation":
         return observation
     rows = observation.reshape(-1, observation.shape[-1])
@@ -306,7 +306,9 @@ class Sum(AbstractReward[SumState, Seen]):
         for reward, part, weight, key in zip(
             self.rewards, state.rewards, weights, keys, strict=True
         ):
-            total = total + weight * reward.reward(part, batch, step=step, key=key)
+            value = reward.reward(part, batch, step=step, key=key)
+            check_rewards(reward, value, batch)
+            total = total + weight * value
         return total
 
     def update(
@@ -322,6 +324,16 @@ class Sum(AbstractReward[SumState, Seen]):
             parts.append(part)
             metrics |= {f"{index}_{name}": value for name, value in found.items()}
         return SumState(tuple(parts)), metrics
+
+
+def check_rewards(giver: object, value: Array, batch: AnyTransition) -> None:
+    """Checks that there is one reward for each transition."""
+    # A number or a column would broadcast, in a sum or in the losses of the agent.
+    if jnp.shape(value) != batch.timestep.shape:
+        raise ValueError(
+            f"`reward` of {type(giver).__name__} gives {described(value)}; it must "
+            f"give one number for each transition, of shape {batch.timestep.shape}."
+        )
 
 
 Sum.__init__.__doc__ = """**Arguments:**

@@ -192,6 +192,12 @@ def write_slice(
     data: Array, item: Array, place: Int[Array, ""], *, keep: Bool[Array, ""] | None
 ) -> Array:
     """Writes an item of every environment at one place, unless `keep` is false."""
+    wanted = (data.shape[0], *data.shape[2:])
+    if item.shape != wanted:
+        raise ValueError(
+            f"A replay was given an array of shape {item.shape} in place of {wanted}: "
+            "add one transition of every environment, with a leading axis `envs`."
+        )
     # Places are a separate axis, after the environments, so that one slice holds the
     # row of all environments. XLA writes a slice in place, and `vmap` with an unbatched
     # place keeps it so.

@@ -118,11 +118,21 @@ def bind_callbacks(callbacks: Callbacks[Any] | None) -> Callable[[int, Row, Any]
 
 
 def asks_to_stop(answer: object) -> bool:
-    """Whether a callback returned true; other truthy values are ignored."""
+    """Whether a callback returned true; other truthy values are ignored.
+
+    An array of several truth values, such as one for each seed, raises a `ValueError`.
+    """
     if not isinstance(answer, (bool, np.bool_, np.ndarray, jax.Array)):
         return False
     values = np.asarray(answer)
-    return values.dtype == np.bool_ and values.shape == () and bool(values)
+    if values.dtype != np.bool_:
+        return False
+    if values.shape != ():
+        raise ValueError(
+            f"A callback returned truth values of shape {values.shape}; return one, as "
+            "by `.all()` or `.any()`, which ends training if it is true."
+        )
+    return bool(values)
 
 
 class NonFiniteError(ValueError):

@@ -128,10 +128,12 @@ def _check_array(what: str, value: object, spec: EnvSpec, field: str) -> None:
             kind = spec.observation_dtype
             is_kind = is_array_shape(value) and value.dtype == kind
     if not is_array_shape(value) or value.shape != shape or not is_kind:
+        advice += ". A vector of length 1 is not a scalar"
+        if size is None and is_array_shape(value) and value.shape == ():
+            advice = "cast it, as by `.astype(float)`"
         raise ValueError(
             f"{what} of {described(value)}, but `spec.{field}={size}` asks for an "
-            f"array of {kind} of shape {shape}; {advice}. A vector of length 1 is not "
-            "a scalar."
+            f"array of {kind} of shape {shape}; {advice}."
         )
 
 

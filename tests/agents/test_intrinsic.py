@@ -230,6 +230,10 @@ def test_rewards_of_a_sum_draw_with_keys_of_their_own(
     reward.reward(state, batch, step=jnp.asarray(1), key=getkey())
     reward.update(state, batch, key=getkey())
     assert len(set(keys)) == len(keys) == 6
+    # One number for all transitions would broadcast.
+    monkeypatch.setattr(Countdown, "reward", lambda *_, **__: jnp.zeros(()))
+    with pytest.raises(ValueError, match=r"of Countdown gives .*shape \(\).*\(3,\)"):
+        reward.reward(state, batch, step=jnp.asarray(1), key=getkey())
 
 
 @pytest.mark.parametrize(

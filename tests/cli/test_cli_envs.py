@@ -124,3 +124,5 @@ def test_a_reader_that_has_seen_enough_is_no_error(
 def test_what_matches_nothing_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["envs", "gymnasium/Pndulum"]) == 2
     assert "No environment matches `gymnasium/Pndulum`" in capsys.readouterr().err
+    assert main(["envs", "pndulum"]) == 2
+    assert "matches `pndulum`; `eqrl envs` lists all" in capsys.readouterr().err

@@ -243,6 +243,8 @@ def test_add_writes_only_where_it_is_to_keep() -> None:
         buffer, state, _row(jnp.array(99), 2), _counts(7), keep=jnp.array(False)
     )
     assert bool(eqx.tree_equal(*jax.device_get((state, after))))
+    with pytest.raises(ValueError, match=r"shape \(1,\) in place of \(2,\): add one"):
+        _add(buffer, state, _row(jnp.array(7), 1), _counts(7))
 
 
 def test_members_of_a_population_write_what_each_writes_alone() -> None:

@@ -237,9 +237,11 @@ def test_a_callback_that_returns_true_ends_training_with_this_row(
 
 def test_only_a_single_truth_value_asks_to_stop() -> None:
     true = (True, np.bool_(True), jnp.asarray(1.0) > 0, np.asarray(True))
-    others = (None, False, 1, 1.0, "stop", [True], np.asarray([True]), jnp.asarray(1))
+    others = (None, False, 1, 1.0, "stop", [True], np.asarray([1]), jnp.asarray(1))
     assert all(map(asks_to_stop, true))
     assert not any(map(asks_to_stop, others))
+    with pytest.raises(ValueError, match=r"shape \(2,\); return one"):
+        asks_to_stop(jnp.zeros(2) < 1)
 
 
 # Evaluations.

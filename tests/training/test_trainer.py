@@ -761,7 +761,7 @@ class TestCheckEnv:
             ("flat observation of reset", r"`reset`.*shape \(\).*flatten"),
             ("reward of length one", r"\(1,\).*a scalar. A vector of length 1"),
             ("scalar for a vector", r"shape \(\).*`spec.reward_size=2`"),
-            ("int reward", r"gives a reward of.*int32.*floats"),
+            ("int reward", r"gives a reward of.*int32.*floats.*; cast it, as"),
             ("float flag", r"`terminated`.*float32.*bool"),
             ("long flag", r"`truncated`.*\(1,\).*bool"),
             ("tuple", r"`step` gives \(.*, not a state and an `eqrl\.envs\.Outcome`"),

@@ -10,13 +10,14 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_fields, hyperparameter, static_integer
-from ..._pytree.tree import Part, check_kept, described
+from ..._pytree.tree import Part, check_kept
 from ..._rewards.base import (
     AbstractReward,
     AnyReward,
     StateDescriptor,
     Sum,
     after_update,
+    check_rewards,
 )
 from ..._rewards.discriminator import Discriminator, DiscriminatorState
 from ..._rewards.scaled import Scaled
@@ -231,13 +232,7 @@ class Intrinsic(
         self, reward: Float[Array, "*batch"], transitions: Transition[Extras]
     ) -> Float[Array, "*batch"]:
         """The reward that the agent learns from, given the intrinsic one."""
-        # A column would broadcast, in the sum or in the losses of the agent.
-        if jnp.shape(reward) != transitions.timestep.shape:
-            raise ValueError(
-                f"`reward` of {type(self.reward).__name__} gives {described(reward)}; "
-                "it must give one number for each transition, of shape "
-                f"{transitions.timestep.shape}."
-            )
+        check_rewards(self.reward, reward, transitions)
         if self.environment_weight is None:
             return reward
         return reward + self.environment_weight * transitions.reward

@@ -665,9 +665,9 @@ FAULTS = (
     ),
     Fault(
         "agents:intrinsic-reward-is-a-column",
-        "eqrl/_agents/wrappers/intrinsic.py",
-        "if jnp.shape(reward) != transitions.timestep.shape:",
-        "if jnp.ndim(reward) == 0:",
+        "eqrl/_rewards/base.py",
+        "if jnp.shape(value) != batch.timestep.shape:",
+        "if jnp.ndim(value) == 0:",
         ("tests/test_boundary.py -k one_number_for_each",),
     ),
     Fault(

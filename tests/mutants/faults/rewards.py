@@ -234,8 +234,8 @@ FAULTS = (
     Fault(
         "rewards:sum-without-weights",
         "eqrl/_rewards/base.py",
-        "total = total + weight * reward.reward(",
-        "total = total + reward.reward(",
+        "total = total + weight * value",
+        "total = total + value",
         ("tests/agents/test_intrinsic.py -k a_sum_weighs",),
     ),
     Fault(
