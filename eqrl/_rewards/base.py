@@ -242,6 +242,16 @@ SumState.__init__.__doc__ = """**Arguments:**
 """
 
 
+def check_rewards(giver: object, value: Array, batch: AnyTransition) -> None:
+    """Checks that there is one reward for each transition."""
+    # A number or a column would broadcast, in a sum or in the losses of the agent.
+    if jnp.shape(value) != batch.timestep.shape:
+        raise ValueError(
+            f"`reward` of {type(giver).__name__} gives {described(value)}; it must "
+            f"give one number for each transition, of shape {batch.timestep.shape}."
+        )
+
+
 class Sum(AbstractReward[SumState, Seen]):
     """Weighted sum of several rewards, which learn independently.
 
@@ -324,16 +334,6 @@ class Sum(AbstractReward[SumState, Seen]):
             parts.append(part)
             metrics |= {f"{index}_{name}": value for name, value in found.items()}
         return SumState(tuple(parts)), metrics
-
-
-def check_rewards(giver: object, value: Array, batch: AnyTransition) -> None:
-    """Checks that there is one reward for each transition."""
-    # A number or a column would broadcast, in a sum or in the losses of the agent.
-    if jnp.shape(value) != batch.timestep.shape:
-        raise ValueError(
-            f"`reward` of {type(giver).__name__} gives {described(value)}; it must "
-            f"give one number for each transition, of shape {batch.timestep.shape}."
-        )
 
 
 Sum.__init__.__doc__ = """**Arguments:**

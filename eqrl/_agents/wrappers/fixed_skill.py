@@ -105,6 +105,8 @@ FixedSkill.__init__.__doc__ = """**Arguments:**
 """
 
 
+# Whether the skills belong to this reward or to the one inside cannot be seen from the
+# types of the first two, and the state that is left differs.
 @overload
 def fix_skill(
     agent: Intrinsic[
